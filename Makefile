@@ -1,0 +1,53 @@
+# Everything runs in .venv, made from requirements.lock when first needed.
+SHELL := /bin/bash
+OUTPUT_DIR ?= outputs
+PYTHON3 := $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+READY := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo figures tensorboard test test-slow lint format lock clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
+
+setup: $(READY) ## make .venv and install the pinned packages (the other targets do it as well)
+
+$(READY): requirements.lock
+	@test -n "$(PYTHON3)" || { echo "error: Python 3.11 is needed"; exit 1; }
+	@echo "Installing the pinned packages into .venv (once, several GB: PyTorch)"
+	$(PYTHON3) -m venv --clear .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@touch $@
+
+demo: $(READY) ## the main job in minutes: three optimizers, nine batch sizes, figures and the answer
+	$(BIN)/python train.py -m experiment=digits hydra/launcher=joblib hydra.launcher.n_jobs=2 output_dir=$(OUTPUT_DIR)
+	$(BIN)/python -m cbs_lightning.figures $(OUTPUT_DIR)
+
+figures: $(READY) ## figures, tables and summary.csv of what is under OUTPUT_DIR (default outputs)
+	$(BIN)/python -m cbs_lightning.figures $(OUTPUT_DIR)
+
+tensorboard: $(READY) ## browse the runs under OUTPUT_DIR at http://localhost:6006
+	$(BIN)/tensorboard --logdir $(OUTPUT_DIR) --host localhost
+
+test: $(READY) lint ## lint, types and all tests but the slow ones
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(READY) ## the slow tests
+	$(BIN)/python -m pytest -m slow
+
+lint: $(READY) ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY) ## let ruff rewrite the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock: ## pin anew, within the ranges of pyproject.toml (needs uv)
+	uv pip compile --universal --generate-hashes --python-version 3.11 --extra dev \
+	  --no-emit-index-url --custom-compile-command "make lock" pyproject.toml -o requirements.lock
+
+clean: ## remove .venv and caches; runs stay
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache

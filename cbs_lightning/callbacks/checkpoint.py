@@ -1,0 +1,34 @@
+"""Saves a run now and then, so that it can go on where it was."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+
+from cbs_lightning.callbacks.recorder import TrajectoryRecorder
+
+
+class TimedCheckpoint(L.Callback):
+    """Saves to `path` after every `every_seconds` of training, between two chunks."""
+
+    def __init__(self, recorder: TrajectoryRecorder, path: Path, every_seconds: float) -> None:
+        if every_seconds <= 0:
+            raise ValueError(f"every_seconds must be positive, not {every_seconds}")
+        self.recorder = recorder
+        self.path = path
+        self.every_seconds = every_seconds
+        self._saved = time.monotonic()
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        if time.monotonic() - self._saved >= self.every_seconds:
+            self.save(trainer)
+
+    def save(self, trainer: L.Trainer) -> None:
+        self.recorder.pause()
+        scratch = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        trainer.save_checkpoint(scratch)
+        scratch.replace(self.path)
+        self._saved = time.monotonic()
+        self.recorder.resume()

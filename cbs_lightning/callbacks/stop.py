@@ -1,0 +1,64 @@
+"""Stops a run at the loss threshold, or where going on makes no sense."""
+
+from typing import Any
+
+import lightning as L
+
+from cbs_lightning.callbacks.recorder import TrajectoryRecorder
+from cbs_lightning.results import Status
+from cbs_lightning.trajectory import Reading, Rule, first_crossing, last_reading
+
+
+class StopAtThreshold(L.Callback):
+    """Ends training once the recorded losses meet the threshold by the rule, or are not finite.
+
+    Looks at the end of every epoch: a crossing may be noticed late, but is counted where it was.
+    `status` stays None while neither happened. Logs `steps`, `sfo`, `samples`, `loss`, `accuracy`
+    and `seconds` to the trainer's metrics when the threshold is reached.
+    """
+
+    def __init__(
+        self, recorder: TrajectoryRecorder, threshold: float, rule: Rule, effective_batch_size: int
+    ) -> None:
+        if threshold <= 0:
+            raise ValueError(f"threshold must be positive, not {threshold}")
+        self.recorder = recorder
+        self.threshold = threshold
+        self.rule = rule
+        self.effective_batch_size = effective_batch_size
+        self.status: Status | None = None
+        self.latest: Reading | None = None
+        self._steps_read = 0
+
+    def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        trajectory = self.recorder.trajectory
+        crossing = first_crossing(trajectory, self.rule, self.threshold, since=self._steps_read)
+        self._steps_read = len(trajectory)
+        self.latest = crossing or last_reading(trajectory, self.rule)
+        if crossing is not None:
+            self.status = Status.REACHED
+            self._log(crossing)
+        elif trajectory.first_non_finite() is not None:
+            self.status = Status.DIVERGED
+        if self.status is not None:
+            trainer.should_stop = True
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps_read": self._steps_read}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._steps_read = state_dict["steps_read"]
+
+    def _log(self, crossing: Reading) -> None:
+        share = crossing.steps / max(1, len(self.recorder.trajectory))
+        self.log_dict(
+            {
+                "steps": float(crossing.steps),
+                "sfo": float(crossing.steps * self.effective_batch_size),
+                "samples": float(crossing.samples),
+                "loss": crossing.loss,
+                "accuracy": crossing.accuracy,
+                "seconds": self.recorder.seconds * share,
+            },
+            logger=False,
+        )

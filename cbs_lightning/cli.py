@@ -1,0 +1,85 @@
+"""Between Hydra and a run: a user's mistake ends in one line, a job's failure stays its own."""
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException, MissingConfigException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from cbs_lightning.config import complete, compose
+from cbs_lightning.errors import UserError
+from cbs_lightning.results import ERROR, Result
+from cbs_lightning.run import Interrupted, run, run_directory, run_title
+
+
+def run_job(cfg: DictConfig) -> Result | None:
+    """Run a configuration that Hydra composed. In a sweep a failed job returns None."""
+    completed = complete(cfg, HydraConfig.get().runtime.choices)
+    try:
+        return run(completed)
+    except Interrupted as interrupted:
+        sys.exit(interrupted.exit_code)
+    except UserError as error:
+        if not completed.sweep.jobs:
+            sys.exit(f"error: {error}")
+        reason = str(error)
+    except Exception as error:
+        if not completed.sweep.jobs:
+            raise
+        where = run_directory(completed) / ERROR
+        reason = f"{type(error).__name__}: {_one_line(str(error))}; see {where}"
+    print(f"{run_title(completed)}: failed: {reason}", flush=True)
+    return None
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Turn Hydra's errors and this project's into one line, unless HYDRA_FULL_ERROR is set."""
+    if os.environ.get("HYDRA_FULL_ERROR"):
+        yield
+        return
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints its own report and exits
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        sys.exit(f"error: {describe_hydra_error(error)}")
+    except UserError as error:
+        sys.exit(f"error: {error}")
+
+
+def describe_hydra_error(error: Exception) -> str:
+    """One line: the key, the value and what is allowed, as far as Hydra says."""
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        group, _, name = error.missing_cfg_file.rpartition("/")
+        if group and error.options:
+            return f"{group}={name}: allowed: {', '.join(sorted(error.options))}"
+    unknown = re.match(r"Could not override '([^']+)'", str(error))
+    if unknown:
+        key = unknown[1]
+        typed = next((word for word in sys.argv[1:] if word.startswith(f"{key}=")), key)
+        return f"{typed}: no such key; allowed: {_siblings(key)}"
+    return _one_line(str(error))
+
+
+def _siblings(key: str) -> str:
+    """The keys that exist where `key` does not."""
+    parent, _, _ = key.rpartition(".")
+    GlobalHydra.instance().clear()
+    groups = [word for word in sys.argv[1:] if re.fullmatch(r"(data|model|optimizer)=\w+", word)]
+    cfg = compose(groups)
+    node = OmegaConf.select(cfg, parent) if parent else cfg
+    if not isinstance(node, DictConfig):
+        return f"none, {parent} is {node}"
+    hidden = ("names", "sweep", "_target_", "_partial_")
+    names = sorted(f"{parent}.{name}".lstrip(".") for name in node if name not in hidden)
+    return ", ".join(names)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,99 @@
+"""What every data set shares: a LightningDataModule on the in-memory loader."""
+
+from abc import ABC, abstractmethod
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import lightning as L
+import torch
+
+from cbs_lightning.data.augment import Augmentation
+from cbs_lightning.data.loader import Images, InMemoryLoader, Normalization
+
+TEST_BATCH_SIZE = 1000  # samples; the test set's batches have no effect on its accuracy
+
+
+class Split(NamedTuple):
+    train: Images
+    test: Images | None
+
+
+class ImageDataModule(L.LightningDataModule, ABC):
+    """A data set of images, loaded once per process.
+
+    A new data set says what it is in the class attributes and implements `load`; one that has to
+    be fetched or found implements `prepare`, which raises `DataError` where it cannot.
+    """
+
+    in_channels: ClassVar[int]
+    num_classes: ClassVar[int]
+    normalization: ClassVar[Normalization]
+    augmentation: ClassVar[Augmentation]
+
+    def __init__(
+        self,
+        data_dir: str,
+        batch_size: int,
+        seed: int,
+        *,
+        normalize: bool = False,
+        augment: bool = False,
+        replacement: bool = False,
+    ) -> None:
+        super().__init__()
+        self.data_dir = Path(data_dir)
+        self.batch_size = batch_size
+        self.seed = seed
+        self.normalize = normalize
+        self.augment = augment
+        self.replacement = replacement
+
+    @classmethod
+    def prepare(cls, data_dir: Path) -> None:
+        """Find the data or fetch it, and check that it is what it should be."""
+
+    @classmethod
+    @abstractmethod
+    def load(cls, data_dir: Path) -> Split: ...
+
+    def prepare_data(self) -> None:
+        _prepared(type(self), self.data_dir.absolute())
+
+    def setup(self, stage: str) -> None:
+        self.split = _loaded(type(self), self.data_dir.absolute())
+
+    def train_dataloader(self) -> InMemoryLoader:
+        return InMemoryLoader(
+            self.split.train.to(self._device()),
+            self.batch_size,
+            seed=self.seed,
+            replacement=self.replacement,
+            normalization=self.normalization if self.normalize else None,
+            augmentation=self.augmentation if self.augment else None,
+        )
+
+    def test_dataloader(self) -> InMemoryLoader:
+        assert self.split.test is not None
+        return InMemoryLoader(
+            self.split.test.to(self._device()),
+            TEST_BATCH_SIZE,
+            normalization=self.normalization if self.normalize else None,
+        )
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, _: int) -> Any:
+        return batch  # the loader's tensors are there already
+
+    def _device(self) -> torch.device:
+        assert self.trainer is not None
+        return self.trainer.strategy.root_device
+
+
+@cache
+def _prepared(data: type[ImageDataModule], data_dir: Path) -> None:
+    data.prepare(data_dir)
+
+
+@cache
+def _loaded(data: type[ImageDataModule], data_dir: Path) -> Split:
+    return data.load(data_dir)

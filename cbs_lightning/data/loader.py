@@ -1,0 +1,118 @@
+"""The one loader: a data set that is a tensor on the training device."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cbs_lightning.data.augment import Augmentation, crop_and_flip
+from cbs_lightning.seeds import generator
+
+Batch = tuple[Tensor, Tensor]  # images (float, channels-last in memory), labels
+
+SAMPLES_PER_CHUNK = 512  # small batches are handed over many at a time
+
+
+@dataclass(frozen=True)
+class Images:
+    """A data set in memory: `pixels` is uint8, N x H x W x C; `scale` is the value of white."""
+
+    pixels: Tensor
+    labels: Tensor
+    scale: int = 255
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def to(self, device: torch.device) -> "Images":
+        return Images(self.pixels.to(device), self.labels.to(device), self.scale)
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """Per channel, of pixels in [0, 1]."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def tensors(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        mean, std = (torch.tensor(values, device=device) for values in (self.mean, self.std))
+        return mean.view(1, -1, 1, 1), std.view(1, -1, 1, 1)
+
+
+class InMemoryLoader:
+    """Chunks of consecutive batches of one epoch; a chunk is a list of batches.
+
+    The order of an epoch is a permutation derived from (seed, epoch), or, with replacement,
+    independent draws: every batch then has the full size. `seed=None` keeps the data's order.
+    After `load_state_dict` the next epoch begins at the chunk after the last one handed over.
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        batch_size: int,
+        *,
+        seed: int | None = None,
+        replacement: bool = False,
+        normalization: Normalization | None = None,
+        augmentation: Augmentation | None = None,
+    ) -> None:
+        self.images = images
+        self.batch_size = min(batch_size, len(images))
+        self.seed = seed
+        self.replacement = replacement
+        self.normalization = normalization and normalization.tensors(images.pixels.device)
+        self.augmentation = augmentation
+        self.epoch = 0
+        self.position = 0  # chunks of this epoch handed over
+        self.start = 0  # where the next epoch begins, in chunks
+        self.batches_per_chunk = max(1, SAMPLES_PER_CHUNK // self.batch_size)
+        self.steps_per_epoch = -(-len(images) // self.batch_size)
+        self.sampler = self  # Lightning calls sampler.set_epoch before every epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position % len(self)}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.start = state["position"]
+
+    def __len__(self) -> int:
+        return -(-self.steps_per_epoch // self.batches_per_chunk)
+
+    def __iter__(self) -> Iterator[list[Batch]]:
+        order = self._order().to(self.images.labels.device)
+        chunk_size = self.batches_per_chunk * self.batch_size
+        start, self.start = self.start, 0
+        for position in range(start, len(self)):
+            # Before the yield: a checkpoint taken while the chunk is used must count it.
+            self.position = position + 1
+            samples = slice(position * chunk_size, (position + 1) * chunk_size)
+            yield self._chunk(order[samples], samples)
+
+    def _order(self) -> Tensor:
+        if self.seed is None:
+            return torch.arange(len(self.images))
+        rng = generator(self.seed, self.epoch)
+        if self.replacement:
+            draws = self.steps_per_epoch * self.batch_size
+            return torch.randint(len(self.images), (draws,), generator=rng)
+        return torch.randperm(len(self.images), generator=rng)
+
+    def _chunk(self, indices: Tensor, samples: slice) -> list[Batch]:
+        pixels = self.images.pixels[indices]
+        if self.augmentation is not None:
+            assert self.seed is not None
+            rng = generator(self.seed, self.epoch, samples.start + 1)
+            pixels = crop_and_flip(pixels, self.augmentation, rng)
+        # N x H x W x C seen as N x C x H x W is channels-last, at no cost.
+        images = pixels.permute(0, 3, 1, 2).to(torch.get_default_dtype()).div_(self.images.scale)
+        if self.normalization is not None:
+            mean, std = self.normalization
+            images = images.sub_(mean).div_(std)
+        labels = self.images.labels[indices]
+        return list(zip(images.split(self.batch_size), labels.split(self.batch_size), strict=True))

@@ -1,0 +1,98 @@
+"""What every model shares: one optimizer step per batch, and what each step saw."""
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import TypedDict
+
+import lightning as L
+import torch
+from lightning.pytorch.core.optimizer import LightningOptimizer
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import Optimizer
+from torchmetrics.classification import MulticlassAccuracy
+
+Batch = tuple[Tensor, Tensor]
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
+
+
+class Steps(TypedDict):
+    """What the steps of one chunk saw, one entry a step, on the training device."""
+
+    loss: Tensor  # mean of the batch
+    correct: Tensor
+    size: list[int]
+
+
+class Classifier(L.LightningModule, ABC):
+    """Trains a net on chunks of batches with one optimizer step per batch.
+
+    Many steps per call of `training_step` keep Lightning's overhead off small batches. Nothing
+    here waits for the device. A batch larger than `micro_batch_size` is worked in slices whose
+    gradients add up to that of the batch's mean loss; BatchNorm then sees the slices.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        num_classes: int,
+        optimizer: OptimizerFactory,
+        micro_batch_size: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.net = self.build_net(in_channels, num_classes).to(memory_format=torch.channels_last)
+        self.optimizer_factory = optimizer
+        self.micro_batch_size = micro_batch_size
+        self.test_accuracy = MulticlassAccuracy(num_classes, average="micro")
+
+    @abstractmethod
+    def build_net(self, in_channels: int, num_classes: int) -> nn.Module: ...
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.net(images)
+        return logits
+
+    def configure_optimizers(self) -> Optimizer:
+        return self.optimizer_factory(self.net.parameters())
+
+    def training_step(self, chunk: list[Batch], _: int) -> Steps:
+        optimizer = self.optimizers()
+        assert isinstance(optimizer, LightningOptimizer)
+        steps_left = None
+        if self.trainer.max_steps >= 0:
+            steps_left = self.trainer.max_steps - self.trainer.global_step
+        losses, corrects, sizes = [], [], []
+        for images, labels in itertools.islice(chunk, steps_left):
+            optimizer.zero_grad()
+            loss, correct = self._backward(images, labels)
+            optimizer.step()
+            losses.append(loss)
+            corrects.append(correct)
+            sizes.append(len(labels))
+        return {"loss": torch.stack(losses), "correct": torch.stack(corrects), "size": sizes}
+
+    def test_step(self, chunk: list[Batch], _: int) -> None:
+        for images, labels in chunk:
+            self.test_accuracy(self(images), labels)
+        self.log("test_accuracy", self.test_accuracy, on_step=False, on_epoch=True, batch_size=1)
+
+    def _backward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Add the gradient of the batch's mean loss; return that loss and the number correct."""
+        size = len(labels)
+        slice_size = min(self.micro_batch_size or size, size)
+        loss, correct = [], []
+        for part, part_labels in zip(
+            images.split(slice_size), labels.split(slice_size), strict=True
+        ):
+            logits = self(part)
+            part_loss = cross_entropy(logits, part_labels)
+            if slice_size < size:
+                part_loss = part_loss * (len(part_labels) / size)
+            self.manual_backward(part_loss)
+            loss.append(part_loss.detach())
+            correct.append((logits.argmax(1) == part_labels).sum())
+        if len(loss) == 1:
+            return loss[0], correct[0]
+        return torch.stack(loss).sum(), torch.stack(correct).sum()

@@ -1,0 +1,269 @@
+"""What a run directory looks like: the only place that knows."""
+
+import csv
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields, replace
+from enum import StrEnum
+from io import BytesIO, StringIO
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from cbs_lightning.trajectory import (
+    Reading,
+    Rule,
+    RuleName,
+    Trajectory,
+    first_crossing,
+    last_reading,
+)
+
+SCHEMA_VERSION = 1
+RESULT = "result.json"
+TRAJECTORY = "trajectory.npz"
+CONFIG = "config.yaml"
+CHECKPOINT = "last.ckpt"
+ERROR = "error.txt"
+SUMMARY = "summary.csv"
+LADDER = (2.0, 1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)  # thresholds that summary.csv answers for
+
+
+class Status(StrEnum):
+    """Why a run ended."""
+
+    REACHED = "reached"
+    EXHAUSTED = "exhausted"  # the budget was used up
+    DIVERGED = "diverged"  # a loss was not finite
+    ABANDONED = "abandoned"  # a search gave up on it
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Result:
+    """`result.json`: the answer to the latest request, and the run that gives it.
+
+    `steps`, `sfo` and `samples` are None unless the threshold was reached. `loss`, `accuracy` and
+    `seconds` are at that step, else at the end; `seconds` counts training alone, at the run's
+    mean speed. `test_accuracy` is of the final weights. Accuracies are fractions.
+    """
+
+    schema_version: int
+    status: Status | None  # None only in a summary: the losses end before an answer
+    study: str
+    variant: str
+    data: str
+    model: str
+    optimizer: str
+    lr: float
+    hyperparameters: dict[str, Any]
+    batch_size: int
+    effective_batch_size: int
+    micro_batch_size: int | None
+    seed: int
+    threshold: float
+    rule: RuleName
+    window: int
+    steps: int | None
+    sfo: int | None
+    samples: int | None
+    steps_run: int
+    epochs_run: float
+    steps_per_epoch: int
+    loss: float | None
+    accuracy: float | None
+    test_accuracy: float | None
+    seconds: float
+    seconds_per_step: float | None
+    threads: int
+    device: str
+    config_hash: str
+    versions: dict[str, str]
+
+    @property
+    def reading_rule(self) -> Rule:
+        return Rule(self.rule, self.steps_per_epoch, self.window)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory that could be read."""
+
+    directory: Path
+    result: Result
+    trajectory: Trajectory
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A run directory that could not be read."""
+
+    directory: Path
+    reason: str
+
+
+def answer(
+    result: Result,
+    trajectory: Trajectory,
+    *,
+    threshold: float,
+    rule: RuleName,
+    window: int,
+    max_steps: int | None = None,
+) -> Result:
+    """What the recorded losses say for this threshold and rule, within `max_steps`.
+
+    `result` describes the run. The status becomes `reached` where they meet the threshold; a run
+    that stopped because it had reached another one has no status where they do not.
+    """
+    asked = replace(result, threshold=threshold, rule=rule, window=window)
+    within = trajectory[:max_steps]
+    crossing = first_crossing(within, asked.reading_rule, threshold)
+    if crossing is not None:
+        return _at(asked, crossing, Status.REACHED, crossing.steps)
+    status = None if result.status is Status.REACHED else result.status
+    if max_steps is not None and len(trajectory) >= max_steps:
+        status = Status.EXHAUSTED
+    return _at(asked, last_reading(within, asked.reading_rule), status, None)
+
+
+def _at(result: Result, reading: Reading | None, status: Status | None, k: int | None) -> Result:
+    reached = reading is not None and k is not None
+    return replace(
+        result,
+        status=status,
+        steps=k,
+        sfo=k * result.effective_batch_size if k is not None else None,
+        samples=reading.samples if reading is not None and reached else None,
+        loss=_finite(reading.loss) if reading is not None else None,
+        accuracy=reading.accuracy if reading is not None else None,
+        seconds=(result.seconds_per_step or 0.0) * (k if k is not None else result.steps_run),
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def run_directory(
+    output_dir: Path, study: str, variant: str, batch_size: int, seed: int, config_hash: str
+) -> Path:
+    readable = re.sub(r"[^\w.=+-]+", ",", variant)
+    return output_dir / study / f"{readable}-b{batch_size}-seed{seed}-{config_hash[:8]}"
+
+
+def write_result(directory: Path, result: Result) -> None:
+    write_atomically(directory / RESULT, (json.dumps(asdict(result), indent=2) + "\n").encode())
+
+
+def write_trajectory(directory: Path, trajectory: Trajectory) -> None:
+    buffer = BytesIO()
+    np.savez(buffer, **vars(trajectory))
+    write_atomically(directory / TRAJECTORY, buffer.getvalue())
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Readers see the old content or the new one, also after a power cut."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with scratch.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def read_run(directory: Path) -> Run:
+    """Raise ValueError where the files are not those of a run, OSError where there are none."""
+    text = (directory / RESULT).read_text()
+    try:
+        values = json.loads(text)
+        known = {field.name for field in fields(Result)}
+        values = {key: value for key, value in values.items() if key in known}
+        values |= {"status": Status(values["status"]), "rule": RuleName(values["rule"])}
+        result = Result(**values)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{RESULT}: {error}") from error
+    try:
+        with np.load(directory / TRAJECTORY, allow_pickle=False) as arrays:
+            trajectory = Trajectory(arrays["loss"], arrays["correct"], arrays["size"])
+    except (ValueError, KeyError, EOFError, BadZipFile) as error:
+        raise ValueError(f"{TRAJECTORY}: {error}") from error
+    if not len(trajectory.loss) == len(trajectory.correct) == len(trajectory.size):
+        raise ValueError(f"{TRAJECTORY}: arrays of different lengths")
+    return Run(directory, result, trajectory)
+
+
+def read_study(directory: Path) -> tuple[list[Run], list[Broken]]:
+    """The runs of a study, ordered for people, and the directories that could not be read."""
+    runs, broken = [], []
+    for path in sorted(directory.iterdir()):
+        if not any((path / name).exists() for name in (RESULT, TRAJECTORY, CONFIG)):
+            continue
+        try:
+            runs.append(read_run(path))
+        except (ValueError, OSError) as error:
+            broken.append(Broken(path, f"{type(error).__name__}: {error}"))
+    runs.sort(key=lambda run: (run.result.variant, run.result.batch_size, run.result.seed))
+    return runs, broken
+
+
+def studies(output_dir: Path) -> Iterator[Path]:
+    """The folders of `output_dir` that hold runs."""
+    if not output_dir.is_dir():
+        return
+    for path in sorted(output_dir.iterdir()):
+        if path.is_dir() and any((run / CONFIG).exists() for run in path.iterdir()):
+            yield path
+
+
+def summary_rows(runs: list[Run]) -> list[Result]:
+    """A row per run, threshold and rule: the runs' own thresholds, and the ladder down to the
+    lowest rung that any run reached."""
+    own = {run.result.threshold for run in runs}
+    rows = []
+    for run in runs:
+        for rule in RuleName:
+            for threshold in sorted(own | set(_rungs(runs)), reverse=True):
+                rows.append(
+                    answer(
+                        run.result,
+                        run.trajectory,
+                        threshold=threshold,
+                        rule=rule,
+                        window=run.result.window,
+                    )
+                )
+    return rows
+
+
+def _rungs(runs: list[Run]) -> list[float]:
+    def reached(threshold: float) -> bool:
+        return any(
+            first_crossing(run.trajectory, replace(run.result, rule=rule).reading_rule, threshold)
+            for run in runs
+            for rule in RuleName
+        )
+
+    return [threshold for threshold in LADDER if reached(threshold)]
+
+
+def write_summary(directory: Path, rows: list[Result]) -> Path:
+    keys = [field.name for field in fields(Result) if field.name != "versions"]
+    text = StringIO()
+    writer = csv.DictWriter(text, keys, lineterminator="\n", extrasaction="ignore")
+    writer.writeheader()
+    for row in rows:
+        values = asdict(row)
+        values["hyperparameters"] = json.dumps(values["hyperparameters"], sort_keys=True)
+        writer.writerow(values)
+    path = directory / SUMMARY
+    write_atomically(path, text.getvalue().encode())
+    return path

@@ -1,0 +1,163 @@
+"""A Hydra sweeper: a grid of rows, checked whole, run by any launcher, and summed up."""
+
+import itertools
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.plugins.launcher import Launcher
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from joblib.externals.loky.process_executor import TerminatedWorkerError
+from omegaconf import DictConfig
+
+from cbs_lightning import results
+from cbs_lightning.config import check, complete, cores
+from cbs_lightning.errors import ConfigError, UserError
+from cbs_lightning.results import Result
+from cbs_lightning.run import check_run, run_directory
+from cbs_lightning.sweep_report import print_report
+
+Job = tuple[str, ...]  # the overrides of one run
+
+
+class GridSweeper(Sweeper):
+    """Runs the product of what the command line sweeps with each row of `grid`.
+
+    A key that both have is restricted to the values they share; where no row is left then, the
+    command line's values take the place of the rows'. All jobs are checked before the first runs.
+    """
+
+    def __init__(self, grid: Sequence[DictConfig] = ()) -> None:
+        self.grid = [{str(key): str(value) for key, value in row.items()} for row in grid]
+        self.launcher: Launcher | None = None
+
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
+        self.config_loader = hydra_context.config_loader
+        self.config = config
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+
+    def sweep(self, arguments: list[str]) -> list[Result | None]:
+        jobs = self._checked(self._jobs(arguments))
+        print(f"{len(jobs)} jobs, {self._workers()} at a time", flush=True)
+        found = self._launch(jobs)
+        print_report(found, list(jobs.values()))
+        if any(result is None for result in found):
+            raise SystemExit(1)
+        return found
+
+    def _jobs(self, arguments: list[str]) -> list[Job]:
+        parser = OverridesParser.create(config_loader=self.config_loader)
+        command = _values(parser.parse_overrides(arguments))
+        if len(command.get("experiment", ())) > 1:
+            raise UserError("experiment: one experiment per sweep")
+        rows = [
+            _values(parser.parse_overrides([f"{key}={value}" for key, value in row.items()]))
+            for row in self.grid
+        ]
+        return list(dict.fromkeys(itertools.chain(*map(_product, restrict(rows, command)))))
+
+    def _checked(self, jobs: list[Job]) -> dict[Job, Path]:
+        """The jobs, one for each run directory, after a check of them all."""
+        configs = {job: self._config(job) for job in jobs}
+        for cfg in configs.values():
+            check(cfg)
+        for cfg in configs.values():
+            check_run(cfg)
+        first = {}
+        for job, cfg in configs.items():
+            first.setdefault(run_directory(cfg), job)
+        return {job: directory for directory, job in first.items()}
+
+    def _config(self, job: Job) -> DictConfig:
+        cfg = self.config_loader.load_sweep_config(self.config, list(job))
+        return complete(cfg, cfg.hydra.runtime.choices)
+
+    def _workers(self) -> int:
+        n_jobs = self.config.hydra.launcher.get("n_jobs", 1)
+        if not isinstance(n_jobs, int) or n_jobs == 0:
+            raise ConfigError("hydra.launcher.n_jobs", n_jobs, "must be a whole number, not 0")
+        return n_jobs if n_jobs > 0 else max(1, cores() + 1 + n_jobs)
+
+    def _launch(self, jobs: dict[Job, Path]) -> list[Result | None]:
+        """The jobs' results, None where one failed; one that dies does not take others along."""
+        assert self.launcher is not None
+        found: dict[Job, Result | None] = {}
+        numbered = {
+            job: [f"sweep.job={i}", f"sweep.jobs={len(jobs)}", f"sweep.workers={self._workers()}"]
+            for i, job in enumerate(jobs, 1)
+        }
+        while pending := [job for job in jobs if job not in found]:
+            launched = time.time()
+            try:
+                returns = self.launcher.launch(
+                    [[*job, *numbered[job]] for job in pending], initial_job_idx=len(found)
+                )
+                found |= dict(zip(pending, map(_result, returns), strict=True))
+            except TerminatedWorkerError:
+                print("a worker process died, perhaps killed for want of memory", flush=True)
+                ended = {job: _ended_since(launched, jobs[job]) for job in pending}
+                settled = {job: run for job, (started, run) in ended.items() if started}
+                found |= settled or dict.fromkeys(pending)
+        return [found[job] for job in jobs]
+
+
+def restrict(
+    rows: list[dict[str, list[str]]], command: dict[str, list[str]]
+) -> list[dict[str, list[str]]]:
+    """The rows with the command line's overrides worked in."""
+    if not rows:
+        return [command]
+    shared = [
+        {
+            key: [v for v in row.get(key, values) if v in values]
+            for key, values in (row | command).items()
+        }
+        for row in rows
+    ]
+    kept = [row for row in shared if all(row.values())]
+    return kept or [row | command for row in rows]
+
+
+def _values(overrides: Iterable[Override]) -> dict[str, list[str]]:
+    """Each override's key, as it was typed, with the `key=value` strings it stands for."""
+    values: dict[str, list[str]] = {}
+    for override in overrides:
+        key = override.get_key_element()
+        if not override.is_sweep_override():
+            values[key] = [f"{key}={override.get_value_element_as_str()}"]
+        elif override.is_discrete_sweep():
+            values[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+        else:
+            raise UserError(f"{override.input_line}: a grid needs a list of values or a range")
+    return values
+
+
+def _product(row: dict[str, list[str]]) -> Iterable[Job]:
+    return itertools.product(*row.values())
+
+
+def _ended_since(launched: float, directory: Path) -> tuple[bool, Result | None]:
+    """Whether the run was started after `launched`, and its result if it came to one."""
+    try:
+        started = (directory / results.CONFIG).stat().st_mtime >= launched
+        result_time = (directory / results.RESULT).stat().st_mtime
+        return started, results.read_run(directory).result if result_time >= launched else None
+    except (OSError, ValueError):
+        return (directory / results.CONFIG).exists(), None
+
+
+def _result(job_return: JobReturn) -> Result | None:
+    if job_return.status is not JobStatus.COMPLETED:
+        return None
+    value: Any = job_return.return_value
+    return value if isinstance(value, results.Result) else None

@@ -1,0 +1,17 @@
+"""Train to a loss threshold: one run, or with -m a sweep. See README.md."""
+
+import hydra
+from omegaconf import DictConfig
+
+from cbs_lightning.cli import one_line_errors, run_job
+from cbs_lightning.results import Result
+
+
+@hydra.main(version_base="1.3", config_path="conf", config_name="config")
+def train(cfg: DictConfig) -> Result | None:
+    return run_job(cfg)
+
+
+if __name__ == "__main__":
+    with one_line_errors():
+        train()
