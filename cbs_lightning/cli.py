@@ -77,7 +77,7 @@ def _siblings(key: str) -> str:
     if not isinstance(node, DictConfig):
         return f"none, {parent} is {node}"
     hidden = ("names", "sweep", "_target_", "_partial_")
-    names = sorted(f"{parent}.{name}".lstrip(".") for name in node if name not in hidden)
+    names = sorted(f"{parent}.{name!s}".lstrip(".") for name in node if name not in hidden)
     return ", ".join(names)
 
 

@@ -4,7 +4,6 @@ import hashlib
 import inspect
 import json
 import math
-import numbers
 import os
 import re
 from collections.abc import Mapping
@@ -194,9 +193,8 @@ def _check_optimizer(optimizer: DictConfig, name: str) -> None:
     try:
         instantiate(optimizer)([torch.nn.Parameter(torch.zeros(1))])
     except Exception as error:  # whatever an optimizer's own checks raise is the user's to mend
-        raise ConfigError(
-            "optimizer", name, " ".join(str(error.__cause__ or error).split())
-        ) from error
+        reason = " ".join(str(error.__cause__ or error).split())
+        raise ConfigError("optimizer", name, reason) from error
 
 
 def _check_arguments(group: str, cfg: DictConfig, call: Any = None) -> None:
@@ -210,7 +208,7 @@ def _check_arguments(group: str, cfg: DictConfig, call: Any = None) -> None:
 def _check_keys(group: str, cfg: DictConfig, allowed: set[str]) -> None:
     for key in cfg:
         if not str(key).startswith("_"):
-            _require(key in allowed, f"{group}.{key}", cfg[key], _one_of(allowed))
+            _require(key in allowed, f"{group}.{key!s}", cfg[key], _one_of(allowed))
 
 
 def _check_whole_number(key: str, value: Any, least: int, *, or_null: bool = False) -> None:
@@ -233,7 +231,8 @@ def _one_of(values: Any) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and math.isfinite(value)
 
 
 def _is_fraction(value: Any) -> bool:

@@ -7,6 +7,7 @@ import traceback
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import torch
@@ -37,7 +38,7 @@ from cbs_lightning.trajectory import Rule, RuleName
 PACKAGES = ("torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy")
 
 
-class Interrupted(Exception):
+class Interrupted(Exception):  # noqa: N818 - it is not an error
     """A signal ended the run after it was saved."""
 
     def __init__(self, signal_number: int) -> None:
@@ -261,7 +262,7 @@ def _trainer(
 ) -> L.Trainer:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning", message=".*treespec.*")
-    settings = {"deterministic": "warn"} | dict(cfg.trainer)
+    settings: dict[str, Any] = {"deterministic": "warn"} | dict(cfg.trainer)
     try:
         return L.Trainer(
             **settings,

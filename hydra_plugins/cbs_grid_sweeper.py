@@ -73,16 +73,18 @@ class GridSweeper(Sweeper):
             check(cfg)
         for cfg in configs.values():
             check_run(cfg)
-        first = {}
+        first: dict[Path, Job] = {}
         for job, cfg in configs.items():
             first.setdefault(run_directory(cfg), job)
         return {job: directory for directory, job in first.items()}
 
     def _config(self, job: Job) -> DictConfig:
+        assert self.config is not None
         cfg = self.config_loader.load_sweep_config(self.config, list(job))
         return complete(cfg, cfg.hydra.runtime.choices)
 
     def _workers(self) -> int:
+        assert self.config is not None
         n_jobs = self.config.hydra.launcher.get("n_jobs", 1)
         if not isinstance(n_jobs, int) or n_jobs == 0:
             raise ConfigError("hydra.launcher.n_jobs", n_jobs, "must be a whole number, not 0")

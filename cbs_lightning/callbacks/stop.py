@@ -37,7 +37,7 @@ class StopAtThreshold(L.Callback):
         self.latest = crossing or last_reading(trajectory, self.rule)
         if crossing is not None:
             self.status = Status.REACHED
-            self._log(crossing)
+            self._log(module, crossing)
         elif trajectory.first_non_finite() is not None:
             self.status = Status.DIVERGED
         if self.status is not None:
@@ -49,9 +49,9 @@ class StopAtThreshold(L.Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._steps_read = state_dict["steps_read"]
 
-    def _log(self, crossing: Reading) -> None:
+    def _log(self, module: L.LightningModule, crossing: Reading) -> None:
         share = crossing.steps / max(1, len(self.recorder.trajectory))
-        self.log_dict(
+        module.log_dict(
             {
                 "steps": float(crossing.steps),
                 "sfo": float(crossing.steps * self.effective_batch_size),

@@ -63,7 +63,9 @@ class InMemoryLoader:
         self.batch_size = min(batch_size, len(images))
         self.seed = seed
         self.replacement = replacement
-        self.normalization = normalization and normalization.tensors(images.pixels.device)
+        self.normalization = (
+            normalization.tensors(images.pixels.device) if normalization is not None else None
+        )
         self.augmentation = augmentation
         self.epoch = 0
         self.position = 0  # chunks of this epoch handed over
@@ -115,4 +117,5 @@ class InMemoryLoader:
             mean, std = self.normalization
             images = images.sub_(mean).div_(std)
         labels = self.images.labels[indices]
-        return list(zip(images.split(self.batch_size), labels.split(self.batch_size), strict=True))
+        batches = (torch.split(tensor, self.batch_size) for tensor in (images, labels))
+        return list(zip(*batches, strict=True))

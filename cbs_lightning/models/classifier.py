@@ -83,9 +83,8 @@ class Classifier(L.LightningModule, ABC):
         size = len(labels)
         slice_size = min(self.micro_batch_size or size, size)
         loss, correct = [], []
-        for part, part_labels in zip(
-            images.split(slice_size), labels.split(slice_size), strict=True
-        ):
+        slices = (torch.split(tensor, slice_size) for tensor in (images, labels))
+        for part, part_labels in zip(*slices, strict=True):
             logits = self(part)
             part_loss = cross_entropy(logits, part_labels)
             if slice_size < size:

@@ -22,7 +22,7 @@ class MomentumEMA(Optimizer):
         super().__init__(params, {"lr": lr, "momentum": momentum})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = None
         if closure is not None:
             with torch.enable_grad():
