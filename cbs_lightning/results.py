@@ -1,13 +1,12 @@
 """What a run directory looks like: the only place that knows."""
 
-import csv
 import json
 import os
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
-from io import BytesIO, StringIO
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -29,8 +28,6 @@ TRAJECTORY = "trajectory.npz"
 CONFIG = "config.yaml"
 CHECKPOINT = "last.ckpt"
 ERROR = "error.txt"
-SUMMARY = "summary.csv"
-LADDER = (2.0, 1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)  # thresholds that summary.csv answers for
 
 
 class Status(StrEnum):
@@ -222,48 +219,3 @@ def studies(output_dir: Path) -> Iterator[Path]:
     for path in sorted(output_dir.iterdir()):
         if path.is_dir() and any((run / CONFIG).exists() for run in path.iterdir()):
             yield path
-
-
-def summary_rows(runs: list[Run]) -> list[Result]:
-    """A row per run, threshold and rule: the runs' own thresholds, and the ladder down to the
-    lowest rung that any run reached."""
-    own = {run.result.threshold for run in runs}
-    rows = []
-    for run in runs:
-        for rule in RuleName:
-            for threshold in sorted(own | set(_rungs(runs)), reverse=True):
-                rows.append(
-                    answer(
-                        run.result,
-                        run.trajectory,
-                        threshold=threshold,
-                        rule=rule,
-                        window=run.result.window,
-                    )
-                )
-    return rows
-
-
-def _rungs(runs: list[Run]) -> list[float]:
-    def reached(threshold: float) -> bool:
-        return any(
-            first_crossing(run.trajectory, replace(run.result, rule=rule).reading_rule, threshold)
-            for run in runs
-            for rule in RuleName
-        )
-
-    return [threshold for threshold in LADDER if reached(threshold)]
-
-
-def write_summary(directory: Path, rows: list[Result]) -> Path:
-    keys = [field.name for field in fields(Result) if field.name != "versions"]
-    text = StringIO()
-    writer = csv.DictWriter(text, keys, lineterminator="\n", extrasaction="ignore")
-    writer.writeheader()
-    for row in rows:
-        values = asdict(row)
-        values["hyperparameters"] = json.dumps(values["hyperparameters"], sort_keys=True)
-        writer.writerow(values)
-    path = directory / SUMMARY
-    write_atomically(path, text.getvalue().encode())
-    return path

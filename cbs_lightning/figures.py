@@ -1,0 +1,239 @@
+"""Results become pictures and tables: `python -m cbs_lightning.figures outputs`. Never trains."""
+
+import argparse
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from cbs_lightning.curves import Curve, Point, curves, plain_answer
+from cbs_lightning.results import Result, read_study, studies
+from cbs_lightning.summary import answer_for, summary_rows, usual_request, write_summary
+from cbs_lightning.tables import write_tables
+
+# Okabe and Ito's colours, which the colour-blind can tell apart; one per optimizer, everywhere.
+COLORS = {
+    "sgd": "#0072B2",
+    "momentum": "#D55E00",
+    "adam": "#009E73",
+    "momentum_ema": "#E69F00",
+    "amsgrad": "#56B4E9",
+    "adam_monotone": "#CC79A7",
+    "adamw": "#000000",
+}
+OTHER_COLOR = "#7F7F7F"
+MARKERS = "osD^vP*X"
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "pdf.fonttype": 42,  # embedded TrueType
+    "savefig.dpi": 200,
+}
+WIDTH, HEIGHT = 5.4, 4.0  # inches
+TITLES = {"steps": "Steps K", "sfo": "SFO complexity K·b"}
+
+
+def draw(study: str, study_curves: list[Curve], quantity: str) -> Figure:
+    """Steps or SFO against batch size, all curves together."""
+    with mpl.rc_context(STYLE):
+        figure = Figure((WIDTH, HEIGHT), layout="constrained")
+        axes = figure.add_subplot()
+        value = _value(quantity)
+        markers = _markers(study_curves)
+        for curve in study_curves:
+            _draw_curve(axes, curve, value, quantity, markers[curve.variant])
+        _set_log2_axes(axes, study_curves, value)
+        for row, curve in enumerate(study_curves):
+            _draw_unreached(axes, curve, row)
+        first = study_curves[0]
+        axes.set_xlabel("Batch size b")
+        axes.set_ylabel(f"{TITLES[quantity]} to loss ≤ {first.threshold:g}")
+        axes.set_title(_title(study, study_curves), loc="left", fontsize=9)
+        _draw_legend(axes, study_curves, markers)
+    return figure
+
+
+def _value(quantity: str) -> Callable[[Point | Result], float | None]:
+    return lambda item: getattr(item, quantity)
+
+
+def _markers(study_curves: list[Curve]) -> dict[str, str]:
+    """Variants of one optimizer share its colour and differ in their markers."""
+    numbers: dict[str, count[int]] = {}
+    return {
+        curve.variant: MARKERS[next(numbers.setdefault(curve.optimizer, count())) % len(MARKERS)]
+        for curve in study_curves
+    }
+
+
+def _color(curve: Curve) -> str:
+    return COLORS.get(curve.optimizer, OTHER_COLOR)
+
+
+def _draw_curve(
+    axes: Axes,
+    curve: Curve,
+    value: Callable[[Point | Result], float | None],
+    quantity: str,
+    marker: str,
+) -> None:
+    color = _color(curve)
+    measured = [(point.batch_size, value(point)) for point in curve.points if point.reached]
+    if not measured:
+        return
+    sizes, medians = zip(*measured, strict=True)
+    axes.plot(sizes, medians, color=color, marker=marker, markersize=4.5, zorder=3)
+    if len(curve.seeds) > 1:
+        runs = [(point.batch_size, value(run)) for point in curve.points for run in point.reached]
+        run_sizes, run_values = zip(*runs, strict=True)
+        axes.scatter(run_sizes, run_values, s=9, color=color, alpha=0.45, lw=0, zorder=2)
+    best = curve.best
+    if best is None or best.sfo is None or (lowest := value(best)) is None:
+        return
+    everywhere = np.array([point.batch_size for point in curve.points], float)
+    scaling = best.sfo / everywhere if quantity == "steps" else np.full(len(everywhere), best.sfo)
+    axes.plot(everywhere, scaling, color=color, lw=0.9, ls=(0, (4, 3)), alpha=0.8, zorder=1)
+    axes.plot(
+        best.batch_size,
+        lowest,
+        marker="*",
+        markersize=13,
+        color=color,
+        markeredgecolor="white",
+        markeredgewidth=0.8,
+        zorder=4,
+    )
+
+
+def _draw_unreached(axes: Axes, curve: Curve, row: int) -> None:
+    """Batch sizes that did not reach the threshold, at the top edge: K is above the budget."""
+    sizes = [point.batch_size for point in curve.unreached]
+    axes.plot(
+        sizes,
+        [0.985 - 0.035 * row] * len(sizes),
+        ls="none",
+        marker="x",
+        markersize=5,
+        markeredgewidth=1.4,
+        color=_color(curve),
+        transform=axes.get_xaxis_transform(),
+        clip_on=False,
+    )
+
+
+def _set_log2_axes(
+    axes: Axes, study_curves: list[Curve], value: Callable[[Point | Result], float | None]
+) -> None:
+    sizes = [point.batch_size for curve in study_curves for point in curve.points]
+    values = [
+        found
+        for curve in study_curves
+        for point in curve.points
+        for run in point.reached
+        if (found := value(run)) is not None
+    ]
+    rows_of_unreached = sum(bool(curve.unreached) for curve in study_curves)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    low, high = np.log2(min(sizes)), np.log2(max(sizes))
+    _set_octaves(axes.xaxis, low, high, 0.4)
+    axes.set_xlim(2 ** (low - 0.4), 2 ** (high + 0.4))
+    low, high = (np.log2(min(values)), np.log2(max(values))) if values else (0.0, 1.0)
+    span = max(high - low, 2.0)
+    low, high = (low + high - span) / 2, (low + high + span) / 2
+    top = high + span * (0.08 + 0.05 * rows_of_unreached)
+    axes.set_ylim(2 ** (low - 0.08 * span), 2**top)
+    _set_octaves(axes.yaxis, low - 0.08 * span, top, 0.0)
+
+
+def _set_octaves(axis: mpl.axis.Axis, low: float, high: float, margin: float) -> None:
+    exponents = np.arange(np.ceil(low - margin), np.floor(high + margin) + 1)
+    exponents = exponents[:: 1 + len(exponents) // 13]
+    axis.set_major_locator(FixedLocator(list(2.0**exponents)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda x, _: f"$2^{{{round(np.log2(x))}}}$"))
+
+
+def _draw_legend(axes: Axes, study_curves: list[Curve], markers: dict[str, str]) -> None:
+    handles = []
+    for curve in study_curves:
+        best = f", minimum at b = {curve.best.batch_size}" if curve.best else ", not reached"
+        handles.append(
+            Line2D([], [], color=_color(curve), marker=markers[curve.variant], markersize=4.5)
+        )
+        handles[-1].set_label(curve.variant + best)
+    gray: dict[str, Any] = {"color": "#555555", "ls": "none"}
+    if any(curve.best for curve in study_curves):
+        handles.append(Line2D([], [], marker="*", markersize=9, label="least SFO", **gray))
+        handles.append(
+            Line2D([], [], color="#555555", lw=0.9, ls=(0, (4, 3)), label="perfect scaling")
+        )
+    if any(curve.unreached for curve in study_curves):
+        handles.append(Line2D([], [], marker="x", label="threshold not reached", **gray))
+    axes.figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8)
+
+
+def _title(study: str, study_curves: list[Curve]) -> str:
+    seeds = {seed for curve in study_curves for seed in curve.seeds}
+    count = f"{len(seeds)} seeds, median" if len(seeds) > 1 else f"seed {min(seeds)}"
+    return f"{study}: rule {study_curves[0].rule}, {count}"
+
+
+def write_figure(figure: Figure, stem: Path) -> list[Path]:
+    """As PNG and PDF; the same figure gives the same bytes."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    paths = [stem.with_suffix(".png"), stem.with_suffix(".pdf")]
+    with mpl.rc_context(STYLE):
+        figure.savefig(paths[0], metadata={"Software": None})
+        figure.savefig(paths[1], metadata={"CreationDate": None, "Producer": None, "Creator": None})
+    return paths
+
+
+def write_study(directory: Path) -> list[str]:
+    """Write a study's summary, tables and figures; return the lines that tell of them."""
+    runs, broken = read_study(directory)
+    lines = [f"skipped {run.directory}: {run.reason}" for run in broken]
+    if not runs:
+        return [*lines, f"{directory}: no run that can be read"]
+    written = [write_summary(directory, summary_rows(runs))]
+    threshold, rule = usual_request(runs)
+    answers = [answer_for(run, threshold, rule) for run in runs]
+    unanswered = sum(result.status is None for result in answers)
+    if unanswered:
+        lines.append(f"{unanswered} runs stopped before {threshold:g} by rule {rule}: left out")
+    study_curves = curves(answers)
+    written += write_tables(directory / "tables", directory.name, study_curves)
+    for quantity in TITLES:
+        figure = draw(directory.name, study_curves, quantity)
+        written += write_figure(figure, directory / "figures" / quantity)
+    lines.append(f"{directory.name}: loss <= {threshold:g} by rule {rule}, {len(runs)} runs")
+    lines += [f"  {plain_answer(curve)}" for curve in study_curves]
+    return [*lines, *(f"  wrote {path}" for path in written)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("output_dir", type=Path, nargs="?", default=Path("outputs"))
+    output_dir: Path = parser.parse_args().output_dir
+    found = list(studies(output_dir))
+    for directory in found:
+        print("\n".join(write_study(directory)), flush=True)
+    if not found:
+        print(f"{output_dir}: no runs yet; python train.py makes one, make demo a whole study")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""`summary.csv`: what every run of a study says for every threshold and rule."""
+
+import csv
+import json
+from collections import Counter
+from dataclasses import asdict, fields
+from io import StringIO
+from pathlib import Path
+
+from cbs_lightning.results import Result, Run, answer, write_atomically
+from cbs_lightning.trajectory import RuleName
+
+SUMMARY = "summary.csv"
+LADDER = (2.0, 1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
+
+
+def summary_rows(runs: list[Run]) -> list[Result]:
+    """A row per run, threshold and rule: the runs' own thresholds, and the ladder down to the
+    lowest rung that any run reached. No status: the run's losses end before an answer."""
+    own = {run.result.threshold for run in runs}
+    rows = [
+        answer_for(run, threshold, rule)
+        for run in runs
+        for rule in RuleName
+        for threshold in sorted(own.union(LADDER), reverse=True)
+    ]
+    reached = {row.threshold for row in rows if row.steps is not None}
+    lowest = min(reached, default=max(LADDER))
+    return [row for row in rows if row.threshold in own or row.threshold >= lowest]
+
+
+def answer_for(run: Run, threshold: float, rule: RuleName) -> Result:
+    window = run.result.window
+    return answer(run.result, run.trajectory, threshold=threshold, rule=rule, window=window)
+
+
+def usual_request(runs: list[Run]) -> tuple[float, RuleName]:
+    """The threshold and rule that most runs of a study were asked for."""
+    requests = Counter((run.result.threshold, run.result.rule) for run in runs)
+    return max(requests, key=lambda request: (requests[request], request))
+
+
+def write_summary(directory: Path, rows: list[Result]) -> Path:
+    keys = [field.name for field in fields(Result) if field.name != "versions"]
+    text = StringIO()
+    writer = csv.DictWriter(text, keys, lineterminator="\n", extrasaction="ignore")
+    writer.writeheader()
+    for row in rows:
+        values = asdict(row)
+        values["hyperparameters"] = json.dumps(values["hyperparameters"], sort_keys=True)
+        writer.writerow(values)
+    path = directory / SUMMARY
+    write_atomically(path, text.getvalue().encode())
+    return path
