@@ -20,7 +20,7 @@ from cbs_lightning.run import Interrupted, run, run_directory, run_title
 
 def run_job(cfg: DictConfig) -> Result | None:
     """Run a configuration that Hydra composed. In a sweep a failed job returns None."""
-    completed = complete(cfg, HydraConfig.get().runtime.choices)
+    completed = complete(cfg, HydraConfig.get())
     try:
         return run(completed)
     except Interrupted as interrupted:

@@ -7,6 +7,7 @@ import math
 import os
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,23 +41,24 @@ def compose(overrides: list[str]) -> DictConfig:
 
 def _completed(overrides: list[str]) -> DictConfig:
     cfg = hydra_compose("config", overrides, return_hydra_config=True)
-    return complete(cfg, cfg.hydra.runtime.choices)
+    return complete(cfg, cfg.hydra)
 
 
-def complete(cfg: DictConfig, choices: Mapping[str, str | None]) -> DictConfig:
+def complete(cfg: DictConfig, hydra: Any) -> DictConfig:
     """The configuration without Hydra's part, with everything automatic resolved.
 
-    `choices` and, in what is returned, `names` say which option of each group was chosen.
+    `names` says which option of each group was chosen, and the variant that makes of the run.
     """
-    names = {group: choices[group] for group in (*GROUPS, "experiment")}
+    names = {group: hydra.runtime.choices[group] for group in (*GROUPS, "experiment")}
     completed = OmegaConf.create({k: v for k, v in cfg.items_ex(resolve=False) if k != "hydra"})
     OmegaConf.resolve(completed)
-    with open_dict(completed):
-        completed.names = names
     if completed.study is None:
         completed.study = names["experiment"] or f"{names['data']}_{names['model']}"
     if completed.threads is None:
         completed.threads = max(1, cores() // (completed.sweep.workers or 1))
+    searchpath = [o for o in hydra.overrides.hydra if o.startswith("hydra.searchpath=")]
+    with open_dict(completed):
+        completed.names = names | {"variant": _variant(completed, names, searchpath)}
     return completed
 
 
@@ -82,29 +84,35 @@ def config_hash(cfg: DictConfig) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
-def variant(cfg: DictConfig) -> str:
+def _variant(cfg: DictConfig, names: Mapping[str, str], searchpath: list[str]) -> str:
     """What distinguishes a run of its study beyond batch size and seed.
 
     The optimizer's name, and whatever else determines the losses and is not as the study's own
     experiment, or else the plain defaults, have it.
     """
-    names = cfg.names
-    overrides = [f"optimizer={names.optimizer}", f"batch_size={cfg.batch_size}", f"seed={cfg.seed}"]
+    overrides = [*searchpath, f"optimizer={names['optimizer']}"]
     if (CONF_DIR / "experiment" / f"{cfg.study}.yaml").exists():
         overrides.append(f"experiment={cfg.study}")
-    elif cfg.study == f"{names.data}_{names.model}":
-        overrides += [f"data={names.data}", f"model={names.model}"]
-    baseline = compose(overrides)
-    label = [names.optimizer]
+    elif cfg.study == f"{names['data']}_{names['model']}":
+        overrides += [f"data={names['data']}", f"model={names['model']}"]
+    usual = _usual(tuple(overrides)).copy()
+    label = [names["optimizer"]]
     for group in ("data", "model"):
-        if baseline.names[group] != names[group]:
+        if usual.hydra.runtime.choices[group] != names[group]:
             label.append(names[group])
-            baseline[group] = cfg[group]
-    usual = _flat(identity(baseline))
+            usual[group] = cfg[group]
+    for key in ("batch_size", "seed"):
+        usual[key] = cfg[key]
+    usual_values = _flat(identity(usual))
     for key, value in _flat(identity(cfg)).items():
-        if usual.get(key) != value:
+        if usual_values.get(key) != value:
             label.append(f"{key.rpartition('.')[2]}={_short(value)}")
     return " ".join(label)
+
+
+@cache
+def _usual(overrides: tuple[str, ...]) -> DictConfig:
+    return hydra_compose("config", list(overrides), return_hydra_config=True)
 
 
 def hyperparameters(cfg: DictConfig) -> dict[str, Any]:
@@ -258,4 +266,6 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _short(value: Any) -> str:
     if isinstance(value, list):
         return ",".join(map(_short, value))
+    if isinstance(value, bool):
+        return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -38,6 +38,7 @@ STYLE: dict[Any, Any] = {
     "grid.alpha": 0.25,
     "grid.linewidth": 0.6,
     "legend.frameon": False,
+    "legend.fontsize": 8,
     "lines.linewidth": 1.6,
     "pdf.fonttype": 42,  # embedded TrueType
     "savefig.dpi": 200,
@@ -183,7 +184,9 @@ def _draw_legend(axes: Axes, study_curves: list[Curve], markers: dict[str, str])
         )
     if any(curve.unreached for curve in study_curves):
         handles.append(Line2D([], [], marker="x", label="threshold not reached", **gray))
-    axes.figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8)
+    axes.legend(
+        handles=handles, loc="upper left", bbox_to_anchor=(0, -0.16), ncols=2, borderaxespad=0
+    )
 
 
 def _title(study: str, study_curves: list[Curve]) -> str:

@@ -27,7 +27,7 @@ from cbs_lightning.callbacks import (
     TrajectoryRecorder,
 )
 from cbs_lightning.callbacks.progress import duration, is_terminal
-from cbs_lightning.config import check, config_hash, hyperparameters, variant
+from cbs_lightning.config import check, config_hash, hyperparameters
 from cbs_lightning.data import ImageDataModule
 from cbs_lightning.errors import ConfigError, UserError
 from cbs_lightning.models import Classifier
@@ -76,14 +76,19 @@ def check_run(cfg: DictConfig) -> ImageDataModule:
 
 def run_directory(cfg: DictConfig) -> Path:
     return results.run_directory(
-        Path(cfg.output_dir), cfg.study, variant(cfg), cfg.batch_size, cfg.seed, config_hash(cfg)
+        Path(cfg.output_dir),
+        cfg.study,
+        cfg.names.variant,
+        cfg.batch_size,
+        cfg.seed,
+        config_hash(cfg),
     )
 
 
 def run_title(cfg: DictConfig) -> str:
     number = f"[{cfg.sweep.job}/{cfg.sweep.jobs}] " if cfg.sweep.jobs else ""
     seed = f" seed={cfg.seed}" if cfg.seed else ""
-    return f"{number}{variant(cfg)} b={cfg.batch_size}{seed}"
+    return f"{number}{cfg.names.variant} b={cfg.batch_size}{seed}"
 
 
 def describe(result: Result) -> str:
@@ -176,7 +181,7 @@ def _train(cfg: DictConfig, data: ImageDataModule, directory: Path, title: str) 
         schema_version=results.SCHEMA_VERSION,
         status=Status.FAILED,
         study=cfg.study,
-        variant=variant(cfg),
+        variant=cfg.names.variant,
         data=cfg.names.data,
         model=cfg.names.model,
         optimizer=cfg.names.optimizer,

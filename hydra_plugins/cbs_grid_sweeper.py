@@ -81,7 +81,7 @@ class GridSweeper(Sweeper):
     def _config(self, job: Job) -> DictConfig:
         assert self.config is not None
         cfg = self.config_loader.load_sweep_config(self.config, list(job))
-        return complete(cfg, cfg.hydra.runtime.choices)
+        return complete(cfg, cfg.hydra)
 
     def _workers(self) -> int:
         assert self.config is not None

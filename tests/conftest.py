@@ -1,0 +1,78 @@
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig
+
+from cbs_lightning.cli import one_line_errors
+from cbs_lightning.config import compose
+from train import train
+
+TESTS = Path(__file__).parent
+TINY = [f"hydra.searchpath=[file://{TESTS / 'conf'}]", "model=tiny", "batch_size=256"]
+
+
+@dataclass
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(autouse=True)
+def _fresh_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    threads = torch.get_num_threads()
+    yield
+    GlobalHydra.instance().clear()
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def cli(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Outcome]:
+    """`python train.py <arguments>` without a new process."""
+
+    def call(*arguments: str) -> Outcome:
+        GlobalHydra.instance().clear()
+        monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
+        monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+        code: object = 0
+        try:
+            with one_line_errors():
+                train()
+        except SystemExit as ended:
+            code = ended.code
+        captured = capsys.readouterr()
+        err = captured.err
+        if isinstance(code, str):  # the interpreter would print it and exit with 1
+            code, err = 1, err + code + "\n"
+        assert isinstance(code, int)
+        return Outcome(code, captured.out, err)
+
+    return call
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Callable[..., DictConfig]:
+    """A completed configuration of a run that takes milliseconds."""
+
+    def config(*overrides: str) -> DictConfig:
+        return compose([*TINY, f"output_dir={tmp_path}", *overrides])
+
+    return config
+
+
+@pytest.fixture
+def real_data() -> Path:
+    """The folder with the original data sets; without it the test is skipped."""
+    path = os.environ.get("CBS_DATA_DIR")
+    if path is None:
+        pytest.skip("CBS_DATA_DIR is not set: the real data sets are needed")
+    return Path(path)
