@@ -5,6 +5,7 @@ import logging
 import platform
 import traceback
 import warnings
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,9 @@ from cbs_lightning.tensorboard import write_hparams
 from cbs_lightning.trajectory import Rule, RuleName
 
 PACKAGES = ("torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy")
+
+
+UNFINISHED = (Status.FAILED, Status.INTERRUPTED)
 
 
 class Interrupted(Exception):  # noqa: N818 - it is not an error
@@ -112,7 +116,7 @@ def _stored_run(directory: Path) -> Run | None:
 
 def answer_from_store(cfg: DictConfig, stored: Run) -> Result | None:
     """The request's answer where the stored losses hold it, else None."""
-    if stored.result.status not in (Status.REACHED, Status.EXHAUSTED, Status.DIVERGED):
+    if stored.result.status in UNFINISHED:
         return None
     max_steps = step_budget(cfg, stored.result.steps_per_epoch)
     result = results.answer(
@@ -150,7 +154,7 @@ def _train(cfg: DictConfig, data: ImageDataModule, directory: Path, title: str) 
         cfg.model,
         in_channels=data.in_channels,
         num_classes=data.num_classes,
-        optimizer=instantiate(cfg.optimizer),
+        optimizer=instantiate(cfg.optimizer, _convert_="all"),
         micro_batch_size=cfg.micro_batch_size,
     )
     _warn_of_ghost_batch_norm(model, effective_batch_size)
@@ -159,7 +163,7 @@ def _train(cfg: DictConfig, data: ImageDataModule, directory: Path, title: str) 
     stop = StopAtThreshold(recorder, cfg.stop.loss, rule, effective_batch_size)
     signals = StopOnSignal()
     checkpoint = directory / results.CHECKPOINT
-    saver = TimedCheckpoint(recorder, checkpoint, cfg.checkpoint.every_seconds)
+    saver = TimedCheckpoint(recorder, signals, checkpoint, cfg.checkpoint.every_seconds)
     live = is_terminal() and (cfg.sweep.workers or 1) == 1
     trainer = _trainer(
         cfg,
@@ -214,18 +218,16 @@ def _train(cfg: DictConfig, data: ImageDataModule, directory: Path, title: str) 
         resume = str(checkpoint) if checkpoint.exists() else None
         trainer.fit(model, datamodule=data, ckpt_path=resume, weights_only=True)
         status = stop.status or (Status.INTERRUPTED if signals.received else Status.EXHAUSTED)
-        if status is Status.INTERRUPTED:
-            saver.save(trainer)
-        elif data.split.test is not None and status is not Status.DIVERGED:
+        testable = status in (Status.REACHED, Status.EXHAUSTED) and data.split.test is not None
+        if testable:
             (tested,) = trainer.test(model, datamodule=data, verbose=False)
             result = replace(result, test_accuracy=tested["test_accuracy"])
     except Exception:
-        recorder.fetch()
+        with suppress(Exception):  # a device in trouble may not give its values any more
+            recorder.pause()
         _finish(directory, replace(result, status=Status.FAILED), recorder)
         (directory / results.ERROR).write_text(traceback.format_exc())
         raise
-    finally:
-        signals.restore()
     result = _finish(directory, replace(result, status=status), recorder)
     if status is Status.INTERRUPTED:
         assert signals.received is not None
@@ -245,13 +247,16 @@ def _finish(directory: Path, result: Result, recorder: TrajectoryRecorder) -> Re
         epochs_run=steps_run / result.steps_per_epoch,
         seconds_per_step=recorder.seconds / steps_run if steps_run else None,
     )
-    result = results.answer(
+    answered = results.answer(
         result,
         recorder.trajectory,
         threshold=result.threshold,
         rule=result.rule,
         window=result.window,
     )
+    if result.status in UNFINISHED:  # whatever its losses say so far
+        answered = replace(answered, status=result.status, steps=None, sfo=None, samples=None)
+    result = answered
     results.write_trajectory(directory, recorder.trajectory)
     _write(directory, result)
     return result

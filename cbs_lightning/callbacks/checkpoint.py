@@ -8,24 +8,33 @@ from typing import Any
 import lightning as L
 
 from cbs_lightning.callbacks.recorder import TrajectoryRecorder
+from cbs_lightning.callbacks.signals import StopOnSignal
 
 
 class TimedCheckpoint(L.Callback):
-    """Saves to `path` after every `every_seconds` of training, between two chunks."""
+    """Saves to `path` every `every_seconds`, and when a signal came, between two chunks."""
 
-    def __init__(self, recorder: TrajectoryRecorder, path: Path, every_seconds: float) -> None:
+    def __init__(
+        self,
+        recorder: TrajectoryRecorder,
+        signals: StopOnSignal,
+        path: Path,
+        every_seconds: float,
+    ) -> None:
         if every_seconds <= 0:
             raise ValueError(f"every_seconds must be positive, not {every_seconds}")
         self.recorder = recorder
+        self.signals = signals
         self.path = path
         self.every_seconds = every_seconds
         self._saved = time.monotonic()
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
-        if time.monotonic() - self._saved >= self.every_seconds:
-            self.save(trainer)
+        due = time.monotonic() - self._saved >= self.every_seconds
+        if due or self.signals.received is not None:
+            self._save(trainer)
 
-    def save(self, trainer: L.Trainer) -> None:
+    def _save(self, trainer: L.Trainer) -> None:
         self.recorder.pause()
         scratch = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         trainer.save_checkpoint(scratch)

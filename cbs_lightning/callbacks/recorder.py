@@ -66,9 +66,6 @@ class TrajectoryRecorder(L.Callback):
     def on_train_epoch_end(self, *_: Any) -> None:
         self.pause()
 
-    def on_exception(self, *_: Any) -> None:
-        self.pause()
-
     def state_dict(self) -> dict[str, Any]:
         self.fetch()
         arrays = {name: torch.from_numpy(array) for name, array in vars(self.trajectory).items()}

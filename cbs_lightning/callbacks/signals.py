@@ -2,7 +2,7 @@
 
 import signal
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 import lightning as L
 
@@ -13,24 +13,24 @@ class StopOnSignal(L.Callback):
     A second signal is not held back.
     """
 
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+    DEFAULTS: ClassVar[dict[signal.Signals, Any]] = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: signal.SIG_DFL,
+    }
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
-        self._previous: dict[signal.Signals, Any] = {}
 
-    def on_fit_start(self, *_: Any) -> None:
-        for number in self.SIGNALS:
-            self._previous[number] = signal.signal(number, self._receive)
+    def on_train_start(self, *_: Any) -> None:
+        # After Lightning has set its own handlers, which it takes back when training ends.
+        for number in self.DEFAULTS:
+            signal.signal(number, self._receive)
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         if self.received is not None:
             trainer.should_stop = True
 
-    def restore(self) -> None:
-        while self._previous:
-            signal.signal(*self._previous.popitem())
-
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received = signal.Signals(number)
-        self.restore()
+        for known, default in self.DEFAULTS.items():
+            signal.signal(known, default)

@@ -72,7 +72,9 @@ class InMemoryLoader:
         self.start = 0  # where the next epoch begins, in chunks
         self.batches_per_chunk = max(1, SAMPLES_PER_CHUNK // self.batch_size)
         self.steps_per_epoch = -(-len(images) // self.batch_size)
-        self.sampler = self  # Lightning calls sampler.set_epoch before every epoch
+        # Lightning takes this for a DataLoader: it calls sampler.set_epoch before every epoch.
+        self.sampler = self
+        self.batch_sampler = None
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch

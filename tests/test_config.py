@@ -1,0 +1,170 @@
+from pathlib import Path
+
+import pytest
+from hydra.utils import instantiate
+
+from cbs_lightning.config import CONF_DIR, check, compose, config_hash
+from cbs_lightning.errors import ConfigError
+from cbs_lightning.run import run_directory
+
+
+def options(group: str) -> list[str]:
+    return sorted(path.stem for path in (CONF_DIR / group).glob("*.yaml"))
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        f"{group}={name}"
+        for group in ("data", "model", "optimizer", "experiment")
+        for name in options(group)
+    ],
+)
+def test_every_config_of_the_project_is_valid(override):
+    check(compose([override]))
+
+
+@pytest.mark.parametrize("name", options("data"))
+def test_every_data_set_can_be_built(name):
+    instantiate(compose([f"data={name}"]).data, data_dir="data", batch_size=4, seed=0)
+
+
+BAD = [
+    ("batch_size=0", "batch_size=0", ">= 1"),
+    ("batch_size=-8", "batch_size=-8", ">= 1"),
+    ("batch_size=many", "batch_size=many", "whole number"),
+    ("batch_size=2.5", "batch_size=2.5", "whole number"),
+    ("batch_size=true", "batch_size=True", "whole number"),
+    ("batch_size=null", "batch_size=null", "whole number"),
+    ("batch_size=[4,8]", "batch_size=[4, 8]", "whole number"),
+    ("micro_batch_size=0", "micro_batch_size=0", "or null"),
+    ("micro_batch_size=some", "micro_batch_size=some", "or null"),
+    ("seed=-1", "seed=-1", ">= 0"),
+    ("seed=x", "seed=x", "whole number"),
+    ("threads=0", "threads=0", ">= 1"),
+    ("stop.loss=0", "stop.loss=0", "> 0"),
+    ("stop.loss=-0.1", "stop.loss=-0.1", "> 0"),
+    ("stop.loss=low", "stop.loss=low", "number"),
+    ("stop.loss=nan", "stop.loss=nan", "> 0"),
+    ("stop.loss=inf", "stop.loss=inf", "> 0"),
+    ("stop.loss=null", "stop.loss=null", "> 0"),
+    ("stop.rule=step", "stop.rule=step", "epoch, window"),
+    ("stop.window=0", "stop.window=0", ">= 1"),
+    ("stop.max_epochs=0", "stop.max_epochs=0", ">= 1"),
+    ("stop.max_steps=1.5", "stop.max_steps=1.5", "whole number"),
+    ("stop.max_epochs=null", "stop.max_epochs=null", "budget"),
+    ("optimizer.lr=0", "optimizer.lr=0", "> 0"),
+    ("optimizer.lr=-1", "optimizer.lr=-1", "> 0"),
+    ("optimizer.lr=fast", "optimizer.lr=fast", "number"),
+    ("optimizer.betas=[0.9,1]", "optimizer.betas=[0.9, 1]", "[0, 1)"),
+    ("optimizer.betas=[-0.1,0.9]", "optimizer.betas=[-0.1, 0.9]", "[0, 1)"),
+    ("optimizer.betas=[0.9]", "optimizer.betas=[0.9]", "two numbers"),
+    ("optimizer.betas=0.9", "optimizer.betas=0.9", "two numbers"),
+    ("optimizer.eps=-1", "optimizer.eps=-1", ">= 0"),
+    ("optimizer.weight_decay=-1", "optimizer.weight_decay=-1", ">= 0"),
+    ("optimizer=momentum optimizer.momentum=1", "optimizer.momentum=1", "[0, 1)"),
+    ("optimizer=sgd +optimizer.nesterov=true", "optimizer=sgd", "Nesterov"),
+    ("+optimizer.speed=1", "optimizer.speed=1", "amsgrad"),
+    ("+data.speed=1", "data.speed=1", "normalize"),
+    ("+model.depth=1", "model.depth=1", "micro_batch_size"),
+    ("+trainer.speed=1", "trainer.speed=1", "accelerator"),
+    ("+stop.speed=1", "stop.speed=1", "max_epochs"),
+    ("+speed=1", "speed=1", "batch_size"),
+    ("data.normalize=maybe", "data.normalize=maybe", "true or false"),
+    ("trainer.accelerator=tpus", "trainer.accelerator=tpus", "auto, cpu"),
+    ("trainer.devices=2", "trainer.devices=2", "1 device"),
+    ("trainer.precision=8", "trainer.precision=8", "32-true"),
+    ("+trainer.max_epochs=3", "trainer.max_epochs=3", "stop.max_epochs"),
+    ("study=a/b", "study=a/b", "folder"),
+    ("study=..", "study=..", "folder"),
+    ("checkpoint.every_seconds=0", "checkpoint.every_seconds=0", "> 0"),
+    ("tensorboard.points_per_epoch=0", "tensorboard.points_per_epoch=0", ">= 1"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "named", "allowed"), BAD, ids=[bad[0] for bad in BAD])
+def test_a_bad_value_is_named_with_what_is_allowed(overrides, named, allowed):
+    with pytest.raises(ConfigError) as error:
+        check(compose(overrides.split()))
+    message = str(error.value)
+    assert message.startswith(f"{named}:") and allowed in message and "\n" not in message
+
+
+SAME = [
+    [],
+    ["stop.loss=0.5"],
+    ["stop.rule=window", "stop.window=7", "stop.max_epochs=3", "stop.max_steps=5"],
+    ["output_dir=elsewhere", "data_dir=elsewhere"],
+    ["trainer.accelerator=cpu", "threads=1"],
+    ["checkpoint.every_seconds=1", "tensorboard.points_per_epoch=1", "progress.every_seconds=1"],
+    ["optimizer.weight_decay=0", "optimizer.lr=0.001"],
+    ["study=other"],
+]
+DIFFERENT = [
+    ["batch_size=8"],
+    ["micro_batch_size=8"],
+    ["seed=1"],
+    ["optimizer=sgd"],
+    ["optimizer.lr=0.01"],
+    ["optimizer.betas=[0.9,0.99]"],
+    ["optimizer.fused=false"],
+    ["model=resnet18"],
+    ["data=mnist"],
+    ["data.normalize=true"],
+    ["data.augment=true"],
+    ["data.replacement=true"],
+    ["trainer.precision=bf16-mixed"],
+    ["+trainer.deterministic=false"],
+]
+
+
+def test_the_hash_covers_what_determines_the_losses_and_nothing_else():
+    assert len({config_hash(compose(overrides)) for overrides in SAME}) == 1
+    distinct = [[], *DIFFERENT]
+    assert len({config_hash(compose(overrides)) for overrides in distinct}) == len(distinct)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "study", "variant"),
+    [
+        ([], "digits_resnet20", "adam"),
+        (["batch_size=8", "seed=3", "stop.loss=1"], "digits_resnet20", "adam"),
+        (["optimizer=sgd", "optimizer.lr=0.01"], "digits_resnet20", "sgd lr=0.01"),
+        (["optimizer.lr=0.001"], "digits_resnet20", "adam"),
+        (["optimizer.betas=[0.8,0.99]"], "digits_resnet20", "adam betas=0.8,0.99"),
+        (["data.normalize=true"], "digits_resnet20", "adam normalize=true"),
+        (["data=mnist", "model=resnet18"], "mnist_resnet18", "adam"),
+        (["experiment=cifar10_resnet20"], "cifar10_resnet20", "adam"),
+        # the same study, but not the authors' net
+        (["data=cifar10"], "cifar10_resnet20", "adam resnet20"),
+        (["study=mine", "data=mnist", "model=resnet18"], "mine", "adam mnist resnet18"),
+        (["experiment=digits", "study=mine"], "mine", "adam"),
+        (["micro_batch_size=8"], "digits_resnet20", "adam micro_batch_size=8"),
+    ],
+)
+def test_study_and_variant(overrides, study, variant):
+    cfg = compose(overrides)
+    assert (cfg.study, cfg.names.variant) == (study, variant)
+
+
+def test_run_directories_are_readable_and_distinct():
+    paths = [run_directory(compose(overrides)) for overrides in ([], *DIFFERENT)]
+    assert len(set(paths)) == len(paths)
+    path = run_directory(compose(["optimizer.betas=[0.8,0.99]", "batch_size=8", "seed=3"]))
+    assert path.parent == Path("outputs/digits_resnet20")
+    assert path.name.startswith("adam,betas=0.8,0.99-b8-seed3-")
+
+
+def test_threads_are_shared_between_workers(monkeypatch):
+    monkeypatch.setattr("cbs_lightning.config.cores", lambda: 8)
+    assert compose([]).threads == 8
+    assert compose(["sweep.workers=3"]).threads == 2
+    assert compose(["sweep.workers=16"]).threads == 1
+    assert compose(["threads=5", "sweep.workers=16"]).threads == 5
+
+
+def test_data_dir_comes_from_the_environment(monkeypatch):
+    monkeypatch.setenv("CBS_DATA_DIR", "/somewhere")
+    assert compose([]).data_dir == "/somewhere"
+    monkeypatch.delenv("CBS_DATA_DIR")
+    assert compose([]).data_dir == "data"
