@@ -4,10 +4,11 @@ import hydra
 from omegaconf import DictConfig
 
 from cbs_lightning.cli import one_line_errors, run_job
+from cbs_lightning.config import CONF_DIR
 from cbs_lightning.results import Result
 
 
-@hydra.main(version_base="1.3", config_path="conf", config_name="config")
+@hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="config")
 def train(cfg: DictConfig) -> Result | None:
     return run_job(cfg)
 

@@ -98,18 +98,26 @@ class GridSweeper(Sweeper):
             job: [f"sweep.job={i}", f"sweep.jobs={len(jobs)}", f"sweep.workers={self._workers()}"]
             for i, job in enumerate(jobs, 1)
         }
-        while pending := [job for job in jobs if job not in found]:
+        batches = [list(jobs)]
+        while batches:
+            batch = batches.pop(0)
             launched = time.time()
             try:
                 returns = self.launcher.launch(
-                    [[*job, *numbered[job]] for job in pending], initial_job_idx=len(found)
+                    [[*job, *numbered[job]] for job in batch], initial_job_idx=len(found)
                 )
-                found |= dict(zip(pending, map(_result, returns), strict=True))
+                found |= dict(zip(batch, map(_result, returns), strict=True))
             except TerminatedWorkerError:
                 print("a worker process died, perhaps killed for want of memory", flush=True)
-                ended = {job: _ended_since(launched, jobs[job]) for job in pending}
-                settled = {job: run for job, (started, run) in ended.items() if started}
-                found |= settled or dict.fromkeys(pending)
+                if len(batch) == 1:
+                    found[batch[0]] = None
+                    continue
+                found |= {job: run for job in batch if (run := _new_result(jobs[job], launched))}
+                left = [job for job in batch if job not in found]
+                suspects = [job for job in left if _started(jobs[job], launched)] or left
+                if waiting := [job for job in left if job not in suspects]:
+                    batches.append(waiting)
+                batches += [[job] for job in suspects]
         return [found[job] for job in jobs]
 
 
@@ -148,14 +156,16 @@ def _product(row: dict[str, list[str]]) -> Iterable[Job]:
     return itertools.product(*row.values())
 
 
-def _ended_since(launched: float, directory: Path) -> tuple[bool, Result | None]:
-    """Whether the run was started after `launched`, and its result if it came to one."""
-    try:
-        started = (directory / results.CONFIG).stat().st_mtime >= launched
-        result_time = (directory / results.RESULT).stat().st_mtime
-        return started, results.read_run(directory).result if result_time >= launched else None
-    except (OSError, ValueError):
-        return (directory / results.CONFIG).exists(), None
+def _started(directory: Path, since: float) -> bool:
+    config = directory / results.CONFIG
+    return config.exists() and config.stat().st_mtime >= since
+
+
+def _new_result(directory: Path, since: float) -> Result | None:
+    path = directory / results.RESULT
+    if not path.exists() or path.stat().st_mtime < since:
+        return None
+    return results.read_run(directory).result
 
 
 def _result(job_return: JobReturn) -> Result | None:

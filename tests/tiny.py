@@ -1,5 +1,8 @@
 """A model of 8x8 images that trains in milliseconds."""
 
+import os
+import signal
+
 from torch import nn
 
 from cbs_lightning.models import Classifier
@@ -13,3 +16,11 @@ class Tiny(Classifier):
             nn.Flatten(),
             nn.Linear(8 * 4 * 4, num_classes),
         )
+
+
+class Deadly(Tiny):
+    """Its process is killed as soon as seed 1 trains."""
+
+    def on_train_start(self) -> None:
+        if self.trainer.train_dataloader.seed == 1:
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,188 @@
+import json
+
+import pytest
+
+from cbs_lightning.config import compose
+from cbs_lightning.paper import paper_cells
+from cbs_lightning.results import Status
+from hydra_plugins.cbs_grid_sweeper import GridSweeper, restrict
+from tests.conftest import TINY
+
+
+def found(output_dir):
+    """(optimizer, batch size, seed) of every stored result."""
+    stored = [json.loads(path.read_text()) for path in output_dir.glob("*/*/result.json")]
+    return sorted((run["optimizer"], run["batch_size"], run["seed"]) for run in stored)
+
+
+def test_a_sweep_is_a_product_and_ends_with_a_table(cli, tmp_path):
+    outcome = cli(
+        "-m", *TINY, "optimizer=adam,sgd", "batch_size=128,256", "stop.loss=1.5",
+        "stop.max_epochs=12", f"output_dir={tmp_path}",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    assert found(tmp_path) == [("adam", 128, 0), ("adam", 256, 0), ("sgd", 128, 0), ("sgd", 256, 0)]
+    assert "4 jobs" in outcome.out and "[1/4]" in outcome.out and "[4/4]" in outcome.out
+    rows = [line.split() for line in outcome.out.splitlines()]
+    for path in tmp_path.glob("*/*/result.json"):
+        run = json.loads(path.read_text())
+        (row,) = [
+            r for r in rows if r[:2] == [run["optimizer"], str(run["batch_size"])] and len(r) > 5
+        ]
+        assert row[3] == run["status"]
+        assert row[4] == ("-" if run["steps"] is None else f"{run['steps']:,}")
+        assert row[5] == ("-" if run["sfo"] is None else f"{run['sfo']:,}")
+        assert row[6] == f"{run['accuracy']:.2%}"
+    assert {line.split()[3] for line in outcome.out.splitlines() if "%" in line} == {
+        "reached", "exhausted"
+    }  # fmt: skip
+    assert "adam: fewest gradient evaluations at b = " in outcome.out
+    assert "sgd: no run reached 1.5" in outcome.out
+
+
+def test_finished_runs_of_an_earlier_call_are_reused(cli, tmp_path, monkeypatch):
+    arguments = ["-m", *TINY, "stop.max_epochs=1", f"output_dir={tmp_path}"]
+    assert cli(*arguments, "seed=0,1").code == 0
+    trained = []
+    import cbs_lightning.run
+
+    train = cbs_lightning.run._train
+
+    def counting(cfg, *rest):
+        trained.append(cfg.seed)
+        return train(cfg, *rest)
+
+    monkeypatch.setattr(cbs_lightning.run, "_train", counting)
+    outcome = cli(*arguments, "seed=0,1,2")
+    assert trained == [2]
+    assert outcome.out.count("known already") == 2
+    assert found(tmp_path) == [("adam", 256, seed) for seed in (0, 1, 2)]
+
+
+def test_a_failing_job_does_not_take_the_others_down(cli, tmp_path, monkeypatch):
+    import cbs_lightning.run
+
+    train = cbs_lightning.run._train
+
+    def fails(cfg, *rest):
+        if cfg.seed == 1:
+            raise RuntimeError("the roof\nfell in")
+        return train(cfg, *rest)
+
+    monkeypatch.setattr(cbs_lightning.run, "_train", fails)
+    outcome = cli("-m", *TINY, "seed=0,1,2", "stop.max_epochs=1", f"output_dir={tmp_path}")
+    assert outcome.code == 1
+    assert found(tmp_path) == [("adam", 256, 0), ("adam", 256, 2)]
+    assert "[2/3] adam b=256 seed=1: failed: RuntimeError: the roof fell in" in outcome.out
+    assert "failed" in outcome.out.split("[3/3]")[1]
+
+
+def test_two_jobs_at_once_share_the_cores(cli, tmp_path):
+    outcome = cli(
+        "-m", *TINY, "seed=0,1,2", "stop.max_epochs=1", "hydra/launcher=joblib",
+        "hydra.launcher.n_jobs=2", f"output_dir={tmp_path}",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    assert "3 jobs, 2 at a time" in outcome.out
+    assert found(tmp_path) == [("adam", 256, seed) for seed in (0, 1, 2)]
+    from cbs_lightning.config import cores
+
+    for path in tmp_path.glob("*/*/result.json"):
+        assert json.loads(path.read_text())["threads"] == max(1, cores() // 2)
+
+
+def test_a_worker_that_is_killed_does_not_take_the_others_down(cli, tmp_path):
+    outcome = cli(
+        "-m", *TINY, "model=deadly", "seed=0,1,2,3", "stop.max_epochs=1", "hydra/launcher=joblib",
+        "hydra.launcher.n_jobs=2", f"output_dir={tmp_path}",
+    )  # fmt: skip
+    assert outcome.code == 1
+    assert "a worker process died" in outcome.out
+    assert found(tmp_path) == [("adam", 256, seed) for seed in (0, 2, 3)]
+
+
+def jobs(*arguments):
+    """The (optimizer, batch size) cells that `python train.py -m <arguments>` would run."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+
+    from cbs_lightning.config import CONF_DIR
+
+    with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
+        fixed = [a for a in arguments if a.startswith("experiment=")]
+        config = hydra_compose("config", fixed, return_hydra_config=True)
+        sweeper = GridSweeper(config.hydra.sweeper.grid)
+        sweeper.config_loader = GlobalHydra.instance().config_loader()
+        cells = []
+        for job in sweeper._jobs(list(arguments)):
+            values = dict(override.split("=", 1) for override in job)
+            cells.append((values["optimizer"], int(values["batch_size"])))
+    return cells
+
+
+@pytest.mark.parametrize("study", ["cifar10_resnet20", "mnist_resnet18"])
+def test_the_papers_experiments_have_exactly_its_cells(study):
+    largest = {  # exponents of two
+        "cifar10_resnet20": {"sgd": 9, "momentum": 10, "adam": 16},
+        "mnist_resnet18": {"sgd": 9, "momentum": 9, "adam": 14},
+    }[study]
+    expected = [(name, 2**i) for name, last in largest.items() for i in range(2, last + 1)]
+    cells = jobs(f"experiment={study}")
+    assert sorted(cells) == sorted(expected)
+    paper = paper_cells(study)
+    assert sorted(cells) == sorted((name, c.batch_size) for name in paper for c in paper[name])
+    assert len(cells) == len(set(cells))
+
+
+def test_the_papers_settings():
+    cifar, mnist = compose(["experiment=cifar10_resnet20"]), compose(["experiment=mnist_resnet18"])
+    for cfg, model, loss in ((cifar, "resnet20_authors", 0.1), (mnist, "resnet18", 0.01)):
+        assert cfg.names.model == model and cfg.stop.loss == loss
+        assert cfg.stop.max_epochs == 200 and cfg.stop.rule == "epoch"
+        assert not (cfg.data.normalize or cfg.data.augment or cfg.data.replacement)
+    for optimizer, settings in {
+        "sgd": {"lr": 1e-3, "weight_decay": 0},
+        "momentum": {"lr": 1e-3, "momentum": 0.9, "weight_decay": 0},
+        "adam": {"lr": 1e-3, "betas": [0.9, 0.999], "weight_decay": 0},
+    }.items():
+        cfg = compose(["experiment=cifar10_resnet20", f"optimizer={optimizer}"])
+        assert {key: cfg.optimizer[key] for key in settings} == settings
+
+
+def test_the_demo_has_three_optimizers_and_nine_batch_sizes():
+    assert len(jobs("experiment=digits")) == 27
+
+
+def test_the_command_line_restricts_an_experiments_grid():
+    assert len(jobs("experiment=cifar10_resnet20", "optimizer=sgd")) == 8
+    assert jobs("experiment=cifar10_resnet20", "batch_size=2048") == [("adam", 2048)]
+    assert jobs("experiment=cifar10_resnet20", "batch_size=1024,2048") == [
+        ("momentum", 1024), ("adam", 1024), ("adam", 2048)
+    ]  # fmt: skip
+    # What the grid does not have takes the place of what it has.
+    assert jobs("experiment=cifar10_resnet20", "optimizer=sgd", "batch_size=1024") == [
+        ("sgd", 1024)
+    ]
+    assert {cell[0] for cell in jobs("experiment=digits", "optimizer=adamw")} == {"adamw"}
+    assert jobs("experiment=digits", "optimizer=adam", "batch_size=48") == [("adam", 48)]
+
+
+def test_restrict_without_a_grid_is_the_command_line():
+    command = {"seed": ["seed=0", "seed=1"]}
+    assert restrict([], command) == [command]
+
+
+def test_sweeping_a_hyperparameter_gives_a_variant_each(cli, tmp_path):
+    outcome = cli(
+        "-m", *TINY, "optimizer.lr=0.001,0.01", "stop.max_epochs=1", f"output_dir={tmp_path}"
+    )
+    assert outcome.code == 0
+    variants = {json.loads(p.read_text())["variant"] for p in tmp_path.glob("*/*/result.json")}
+    assert variants == {"adam", "adam lr=0.01"}
+
+
+def test_statuses_are_those_of_the_design():
+    assert [str(status) for status in Status] == [
+        "reached", "exhausted", "diverged", "abandoned", "interrupted", "failed"
+    ]  # fmt: skip
