@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import matplotlib as mpl
@@ -29,7 +30,8 @@ COLORS = {
     "adamw": "#000000",
 }
 OTHER_COLOR = "#7F7F7F"
-MARKERS = "osD^vP*X"
+MARKERS = "osD^vPhX"
+DASHED = (0, (4, 3))
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -43,27 +45,31 @@ STYLE: dict[Any, Any] = {
     "pdf.fonttype": 42,  # embedded TrueType
     "savefig.dpi": 200,
 }
-WIDTH, HEIGHT = 5.4, 4.0  # inches
+WIDTH, PLOT_HEIGHT, LEGEND_ROW_HEIGHT = 5.4, 3.3, 0.19  # inches
+LONGEST_LABEL = 70  # characters that fit in one legend column
 TITLES = {"steps": "Steps K", "sfo": "SFO complexity K·b"}
 
 
 def draw(study: str, study_curves: list[Curve], quantity: str) -> Figure:
     """Steps or SFO against batch size, all curves together."""
     with mpl.rc_context(STYLE):
-        figure = Figure((WIDTH, HEIGHT), layout="constrained")
+        markers = _markers(study_curves)
+        handles = _legend_handles(study_curves, markers)
+        columns = 2 if max(len(str(h.get_label())) for h in handles) <= LONGEST_LABEL // 2 else 1
+        height = PLOT_HEIGHT + LEGEND_ROW_HEIGHT * -(-len(handles) // columns)
+        figure = Figure((WIDTH, height), layout="constrained")
         axes = figure.add_subplot()
         value = _value(quantity)
-        markers = _markers(study_curves)
         for curve in study_curves:
             _draw_curve(axes, curve, value, quantity, markers[curve.variant])
         _set_log2_axes(axes, study_curves, value)
-        for row, curve in enumerate(study_curves):
+        for row, curve in enumerate(curve for curve in study_curves if curve.unreached):
             _draw_unreached(axes, curve, row)
         first = study_curves[0]
         axes.set_xlabel("Batch size b")
         axes.set_ylabel(f"{TITLES[quantity]} to loss ≤ {first.threshold:g}")
         axes.set_title(_title(study, study_curves), loc="left", fontsize=9)
-        _draw_legend(axes, study_curves, markers)
+        axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(-0.02, -0.17), ncols=columns)
     return figure
 
 
@@ -106,7 +112,7 @@ def _draw_curve(
         return
     everywhere = np.array([point.batch_size for point in curve.points], float)
     scaling = best.sfo / everywhere if quantity == "steps" else np.full(len(everywhere), best.sfo)
-    axes.plot(everywhere, scaling, color=color, lw=0.9, ls=(0, (4, 3)), alpha=0.8, zorder=1)
+    axes.plot(everywhere, scaling, color=color, lw=0.9, ls=DASHED, alpha=0.8, zorder=1)
     axes.plot(
         best.batch_size,
         lowest,
@@ -168,25 +174,22 @@ def _set_octaves(axis: mpl.axis.Axis, low: float, high: float, margin: float) ->
     axis.set_major_formatter(FuncFormatter(lambda x, _: f"$2^{{{round(np.log2(x))}}}$"))
 
 
-def _draw_legend(axes: Axes, study_curves: list[Curve], markers: dict[str, str]) -> None:
+def _legend_handles(study_curves: list[Curve], markers: dict[str, str]) -> list[Line2D]:
     handles = []
     for curve in study_curves:
         best = f", minimum at b = {curve.best.batch_size}" if curve.best else ", not reached"
-        handles.append(
-            Line2D([], [], color=_color(curve), marker=markers[curve.variant], markersize=4.5)
-        )
-        handles[-1].set_label(curve.variant + best)
-    gray: dict[str, Any] = {"color": "#555555", "ls": "none"}
+        label = shorten(curve.variant, LONGEST_LABEL - len(best), placeholder=" ...") + best
+        marker = markers[curve.variant]
+        handles.append(Line2D([], [], color=_color(curve), marker=marker, ms=4.5, label=label))
+    gray: dict[str, Any] = {"color": "#555555"}
     if any(curve.best for curve in study_curves):
-        handles.append(Line2D([], [], marker="*", markersize=9, label="least SFO", **gray))
-        handles.append(
-            Line2D([], [], color="#555555", lw=0.9, ls=(0, (4, 3)), label="perfect scaling")
-        )
+        handles.append(Line2D([], [], ls="none", marker="*", ms=9, label="least SFO", **gray))
+        handles.append(Line2D([], [], lw=0.9, ls=DASHED, label="perfect scaling", **gray))
     if any(curve.unreached for curve in study_curves):
-        handles.append(Line2D([], [], marker="x", label="threshold not reached", **gray))
-    axes.legend(
-        handles=handles, loc="upper left", bbox_to_anchor=(0, -0.16), ncols=2, borderaxespad=0
-    )
+        handles.append(
+            Line2D([], [], ls="none", marker="x", ms=5, label="threshold not reached", **gray)
+        )
+    return handles
 
 
 def _title(study: str, study_curves: list[Curve]) -> str:

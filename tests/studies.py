@@ -1,0 +1,87 @@
+"""Studies made up for tests: run directories with losses that cross 1.0 where they are told to."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+
+from cbs_lightning import results
+from cbs_lightning.results import Result, Status
+from cbs_lightning.trajectory import RuleName, Trajectory
+
+N = 1000
+
+
+def make_run(
+    study: Path,
+    optimizer: str,
+    batch_size: int,
+    epochs: int,
+    *,
+    reached: bool = True,
+    seed: int = 0,
+    variant: str | None = None,
+    seconds_per_step: float = 0.5,
+) -> Result:
+    """A run whose loss is 3 until it is 0.9 in epoch number `epochs`, or never."""
+    effective = min(batch_size, N)
+    epoch = [effective] * (N // effective) + ([N % effective] if N % effective else [])
+    size = np.array(epoch * epochs, np.int32)
+    loss = np.full(len(size), 3.0, np.float32)
+    if reached:
+        loss[-len(epoch) :] = 0.9
+    trajectory = Trajectory(loss, size // 2, size)
+    result = Result(
+        schema_version=results.SCHEMA_VERSION,
+        status=Status.REACHED if reached else Status.EXHAUSTED,
+        study=study.name,
+        variant=variant or optimizer,
+        data="digits",
+        model="resnet20",
+        optimizer=optimizer,
+        lr=1e-3,
+        hyperparameters={"fused": True},
+        batch_size=batch_size,
+        effective_batch_size=effective,
+        micro_batch_size=None,
+        seed=seed,
+        threshold=1.0,
+        rule=RuleName.EPOCH,
+        window=N,
+        steps=None,
+        sfo=None,
+        samples=None,
+        steps_run=len(size),
+        epochs_run=float(epochs),
+        steps_per_epoch=len(epoch),
+        loss=None,
+        accuracy=None,
+        test_accuracy=None,
+        seconds=0.0,
+        seconds_per_step=seconds_per_step,
+        threads=1,
+        device="cpu",
+        config_hash=hashlib.sha256(f"{variant}{optimizer}{batch_size}".encode()).hexdigest(),
+        versions={},
+    )
+    result = results.answer(
+        result, trajectory, threshold=1.0, rule=RuleName.EPOCH, window=result.window
+    )
+    directory = results.run_directory(
+        study.parent, study.name, result.variant, batch_size, seed, result.config_hash
+    )
+    directory.mkdir(parents=True)
+    (directory / results.CONFIG).write_text("batch_size: 1\n")
+    results.write_trajectory(directory, trajectory)
+    results.write_result(directory, result)
+    return result
+
+
+def make_study(study: Path) -> None:
+    """Adam's least SFO is at b = 8; sgd's at the smallest b, and it fails from b = 16 on."""
+    for batch_size, epochs in ((4, 5), (8, 3), (16, 4), (32, 7)):
+        make_run(study, "adam", batch_size, epochs)
+    for batch_size, epochs in ((4, 6), (8, 9)):
+        make_run(study, "sgd", batch_size, epochs)
+    for batch_size in (16, 32):
+        make_run(study, "sgd", batch_size, 10, reached=False)

@@ -1,0 +1,284 @@
+import csv
+import json
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+from cbs_lightning import results
+from cbs_lightning.curves import curves, plain_answer
+from cbs_lightning.figures import draw, main, write_study
+from cbs_lightning.results import Result, Status, read_study
+from cbs_lightning.summary import answer_for, summary_rows
+from cbs_lightning.trajectory import RuleName
+from tests.studies import N, make_run, make_study
+
+FIGURES = [f"figures/{name}.{kind}" for name in ("steps", "sfo") for kind in ("png", "pdf")]
+TABLES = [f"tables/time_and_accuracy.{kind}" for kind in ("csv", "md", "tex")]
+
+
+@pytest.fixture
+def study(tmp_path) -> Path:
+    path = tmp_path / "made_up"
+    make_study(path)
+    return path
+
+
+def study_curves(study: Path):
+    runs, _ = read_study(study)
+    return {c.variant: c for c in curves(answer_for(run, 1.0, RuleName.EPOCH) for run in runs)}
+
+
+def figures(monkeypatch, capsys, output_dir) -> str:
+    monkeypatch.setattr(sys, "argv", ["figures", str(output_dir)])
+    main()
+    return capsys.readouterr().out
+
+
+def test_everything_is_written_and_told_of(study, monkeypatch, capsys):
+    out = figures(monkeypatch, capsys, study.parent)
+    for name in (*FIGURES, *TABLES, "summary.csv"):
+        assert (study / name).stat().st_size > 100
+        assert f"wrote {study / name}" in out
+    assert "adam: fewest gradient evaluations at b = 8: 375 steps, SFO 3,000" in out
+
+
+def test_the_same_results_give_the_same_bytes(study):
+    contents = []
+    for _ in range(2):
+        write_study(study)
+        contents.append([(study / name).read_bytes() for name in (*FIGURES, *TABLES)])
+    assert contents[0] == contents[1]
+
+
+def test_measured_minimum_and_unreached(study):
+    adam, sgd = (study_curves(study)[name] for name in ("adam", "sgd"))
+    assert (adam.best.batch_size, adam.best.steps, adam.best.sfo) == (8, 375, 3000)
+    assert [point.batch_size for point in sgd.unreached] == [16, 32]
+    assert sgd.best.batch_size == 4
+    assert "smallest batch size tried" in plain_answer(sgd)
+    assert "Not reached at b = 16, 32." in plain_answer(sgd)
+    assert "tried" not in plain_answer(adam) and "Not reached" not in plain_answer(adam)
+
+
+def drawn_lines(axes):
+    return {
+        (tuple(line.get_xdata()), tuple(line.get_ydata())): line
+        for line in axes.get_lines()
+        if len(line.get_xdata())
+    }
+
+
+@pytest.mark.parametrize(
+    ("quantity", "at"), [("steps", lambda b, k: k), ("sfo", lambda b, k: b * k)]
+)
+def test_every_point_of_a_figure_is_a_measurement(study, quantity, at):
+    found = study_curves(study)
+    axes = draw("made_up", list(found.values()), quantity).axes[0]
+    lines = drawn_lines(axes)
+    steps = {4: 1250, 8: 375, 16: 252, 32: 224}
+    assert (tuple(steps), tuple(at(b, k) for b, k in steps.items())) in lines
+    # the minimum is marked, perfect scaling goes through it, and unreached ones stand at the top
+    assert lines[(8,), (at(8, 375),)].get_marker() == "*"
+    scaling = lines[(4.0, 8.0, 16.0, 32.0), tuple(at(b, 3000 / b) for b in steps)]
+    assert scaling.is_dashed()
+    (unreached,) = [line for line in lines.values() if line.get_marker() == "x"]
+    assert tuple(unreached.get_xdata()) == (16, 32)
+    assert axes.get_xscale() == axes.get_yscale() == "log"
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    assert labels == ["$2^{2}$", "$2^{3}$", "$2^{4}$", "$2^{5}$"]
+
+
+def test_several_seeds_are_points_around_their_median(tmp_path):
+    study = tmp_path / "seeds"
+    for seed, epochs in enumerate((3, 4, 8)):
+        make_run(study, "adam", 8, epochs, seed=seed)
+        make_run(study, "adam", 16, epochs + (2 if seed else -1), seed=seed)
+    curve = study_curves(study)["adam"]
+    assert curve.points[0].steps == 4 * 125
+    assert (curve.best_of_seed(0), curve.best_of_seed(1)) == (16, 8)
+    assert "median of 3 seeds; single seeds say 8 to 16" in plain_answer(curve)
+    axes = draw("seeds", [curve], "steps").axes[0]
+    assert len(axes.collections[0].get_offsets()) == 6
+    write_study(study)
+
+
+def test_a_seed_that_did_not_reach_rules_its_batch_size_out(tmp_path):
+    study = tmp_path / "mixed"
+    make_run(study, "adam", 8, 2, seed=0)
+    make_run(study, "adam", 8, 9, seed=1, reached=False)
+    make_run(study, "adam", 16, 5, seed=0)
+    make_run(study, "adam", 16, 5, seed=1)
+    curve = study_curves(study)["adam"]
+    assert curve.best.batch_size == 16
+    assert [point.batch_size for point in curve.unreached] == [8]
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_summary_has_a_row_per_run_threshold_and_rule(study):
+    write_study(study)
+    rows = rows_of(study / "summary.csv")
+    assert list(rows[0]) == [f.name for f in fields(Result) if f.name != "versions"]
+    thresholds = {float(row["threshold"]) for row in rows}
+    assert thresholds == {2.0, 1.0}  # the ladder as far as any run went
+    assert len(rows) == 8 * 2 * len(RuleName)
+    assert json.loads(rows[0]["hyperparameters"]) == {"fused": True}
+    (own,) = [
+        row
+        for row in rows
+        if (row["variant"], row["batch_size"], row["threshold"], row["rule"])
+        == ("adam", "8", "1.0", "epoch")
+    ]
+    assert (own["steps"], own["sfo"], own["samples"]) == ("375", "3000", "3000")
+    assert float(own["seconds"]) == 375 * 0.5
+    assert own["status"] == "reached"
+    missed = [row for row in rows if row["variant"] == "sgd" and row["batch_size"] == "32"]
+    assert {(row["status"], row["steps"]) for row in missed} == {("exhausted", "")}
+
+
+def test_summary_answers_other_thresholds_from_the_losses(tmp_path):
+    study = tmp_path / "ladder"
+    make_run(study, "adam", 10, 2)
+    directory = next(study.iterdir())
+    run = results.read_run(directory)
+    loss = np.geomspace(3, 0.03, len(run.trajectory)).astype(np.float32)
+    results.write_trajectory(
+        directory, results.Trajectory(loss, run.trajectory.correct, run.trajectory.size)
+    )
+    runs, _ = read_study(study)
+    rows = [row for row in summary_rows(runs) if row.rule is RuleName.EPOCH]
+    # The epochs' means are 1.17 and 0.117.
+    assert [(row.threshold, row.steps) for row in rows] == [
+        (2.0, 100), (1.0, 200), (0.5, 200), (0.2, 200)
+    ]  # fmt: skip
+
+
+def test_a_run_that_stopped_too_soon_for_a_threshold_has_no_status_there(tmp_path):
+    study = tmp_path / "soon"
+    make_run(study, "adam", 10, 2)
+    runs, _ = read_study(study)
+    row = answer_for(runs[0], 0.5, RuleName.EPOCH)
+    assert (row.status, row.steps) == (None, None)
+    assert curves([row]) == []
+
+
+def test_tables_without_the_paper(study):
+    write_study(study)
+    markdown = (study / TABLES[1]).read_text()
+    assert "| 8 | reached | 375 | 3,000 | 50.00 | 187.5 |" in markdown
+    assert "paper" not in markdown
+    latex = (study / TABLES[2]).read_text()
+    assert r"8 & reached & 375 & 3,000 & 50.00 & 187.5 \\" in latex
+    assert r"\begin{tabular}{rrrrrr}" in latex and r"accuracy \%" in latex
+
+
+def test_tables_beside_the_papers_numbers(tmp_path):
+    study = tmp_path / "cifar10_resnet20"
+    make_run(study, "adam", 2048, 3)
+    make_run(study, "adam", 4096, 3, variant="adam resnet20")
+    write_study(study)
+    rows = rows_of(study / TABLES[0])
+    (measured,) = [row for row in rows if (row["variant"], row["batch_size"]) == ("adam", "2048")]
+    assert (measured["steps"], measured["paper_seconds"]) == ("3", "195.4")
+    assert float(measured["paper_accuracy"]) == pytest.approx(0.9721)
+    assert sum(row["status"] == "not measured" for row in rows) == 32 - 1
+    (other,) = [row for row in rows if row["variant"] == "adam resnet20"]
+    assert other["paper_accuracy"] == ""
+    markdown = (study / TABLES[1]).read_text()
+    assert "| 2048 | reached | 3 | 3,000 |" in markdown  # of 1,000 samples
+    assert "| 64 | not measured | - | - | - | - | not reached | - |" in markdown
+
+
+def test_every_number_of_a_table_is_in_the_summary(study):
+    write_study(study)
+    summary = {
+        (row["variant"], row["batch_size"]): row
+        for row in rows_of(study / "summary.csv")
+        if row["threshold"] == "1.0" and row["rule"] == "epoch"
+    }
+    for row in rows_of(study / TABLES[0]):
+        same = summary[row["variant"], row["batch_size"]]
+        assert row["status"] == same["status"]
+        for key in ("steps", "sfo", "accuracy", "seconds"):
+            assert row[key] == same[key] or float(row[key]) == float(same[key])
+
+
+# --- Whatever is there
+
+
+def test_nothing_there(tmp_path, monkeypatch, capsys):
+    assert "no runs yet" in figures(monkeypatch, capsys, tmp_path / "nowhere")
+    assert "no runs yet" in figures(monkeypatch, capsys, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        (results.RESULT, b""),
+        (results.RESULT, b"{"),
+        (results.RESULT, b"[]"),
+        (results.RESULT, b'{"status": "fine"}'),
+        (results.TRAJECTORY, b""),
+        (results.TRAJECTORY, b"PK\x03\x04 garbage"),
+        (results.RESULT, None),
+        (results.TRAJECTORY, None),
+    ],
+)
+def test_a_broken_run_directory_is_named_and_skipped(study, monkeypatch, capsys, name, content):
+    broken = next(study.glob("adam-b16-*"))
+    (broken / name).unlink()
+    if content is not None:
+        (broken / name).write_bytes(content)
+    out = figures(monkeypatch, capsys, study.parent)
+    assert f"skipped {broken}" in out and name in out
+    adam = [row for row in rows_of(study / TABLES[0]) if row["variant"] == "adam"]
+    assert [row["batch_size"] for row in adam] == ["4", "8", "32"]
+
+
+def test_only_broken_runs(tmp_path, monkeypatch, capsys):
+    make_run(tmp_path / "broken", "adam", 8, 2)
+    (next((tmp_path / "broken").iterdir()) / results.RESULT).write_text("")
+    assert "no run that can be read" in figures(monkeypatch, capsys, tmp_path)
+
+
+def test_odd_studies(tmp_path):
+    make_run(tmp_path / "one", "adam", 8, 2)
+    make_run(tmp_path / "unreached", "sgd", 8, 2, reached=False)
+    for batch_size in (1, 3, 100, 1000, 5000):
+        make_run(tmp_path / "odd_sizes", "adamw", batch_size, 3)
+    for number in range(10):
+        make_run(tmp_path / "variants", "adam", 8, 3, variant=f"adam lr={number}")
+        make_run(tmp_path / "variants", "other", 16, 3, variant=f"a_very_long_name_{number}" * 3)
+    for study in tmp_path.iterdir():
+        lines = write_study(study)
+        assert sum(line.startswith("  wrote") for line in lines) == 8
+        image = matplotlib.image.imread(study / "figures" / "sfo.png")
+        assert image.std() > 0.05
+    assert "no run reached" in "".join(write_study(tmp_path / "unreached"))
+
+
+def test_batch_larger_than_the_data_set(tmp_path):
+    result = make_run(tmp_path / "large", "adam", 5000, 3)
+    assert (result.effective_batch_size, result.steps, result.sfo) == (N, 3, 3 * N)
+    assert result.status is Status.REACHED
+
+
+def test_as_a_command(study):
+    done = subprocess.run(
+        [sys.executable, "-m", "cbs_lightning.figures", str(study.parent)],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[1],
+        check=False,
+    )
+    assert done.returncode == 0 and done.stderr == ""
+    assert "wrote" in done.stdout.splitlines()[-1]
