@@ -4,7 +4,6 @@ import argparse
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 import matplotlib as mpl
@@ -178,9 +177,12 @@ def _legend_handles(study_curves: list[Curve], markers: dict[str, str]) -> list[
     handles = []
     for curve in study_curves:
         best = f", minimum at b = {curve.best.batch_size}" if curve.best else ", not reached"
-        label = shorten(curve.variant, LONGEST_LABEL - len(best), placeholder=" ...") + best
+        room = LONGEST_LABEL - len(best)
+        name = curve.variant if len(curve.variant) <= room else curve.variant[: room - 3] + "..."
         marker = markers[curve.variant]
-        handles.append(Line2D([], [], color=_color(curve), marker=marker, ms=4.5, label=label))
+        handles.append(
+            Line2D([], [], color=_color(curve), marker=marker, ms=4.5, label=name + best)
+        )
     gray: dict[str, Any] = {"color": "#555555"}
     if any(curve.best for curve in study_curves):
         handles.append(Line2D([], [], ls="none", marker="*", ms=9, label="least SFO", **gray))

@@ -3,6 +3,7 @@
 import importlib.metadata
 import logging
 import platform
+import time
 import traceback
 import warnings
 from contextlib import suppress
@@ -64,7 +65,7 @@ def run(cfg: DictConfig) -> Result:
             print(f"{title}: {describe(result)}, known already", flush=True)
             return result
     result = _train(cfg, data, directory, title)
-    print(f"{title}: {describe(result)}", flush=True)
+    print(f"{title}: {describe(result)}{_sweep_time_left(cfg)}", flush=True)
     return result
 
 
@@ -102,6 +103,15 @@ def describe(result: Result) -> str:
         loss = f", loss {result.loss:.3g}" if result.loss is not None else ""
         found = f"{result.status} after {result.steps_run:,} steps{loss}"
     return f"{found}, {duration(result.seconds)}"
+
+
+def _sweep_time_left(cfg: DictConfig) -> str:
+    """Told after a job, as if the jobs to come took as long as those before."""
+    sweep = cfg.sweep
+    if not sweep.jobs or sweep.job == sweep.jobs:
+        return ""
+    seconds = (time.time() - sweep.started) / sweep.job * (sweep.jobs - sweep.job)
+    return f"; about {duration(seconds)} left"
 
 
 def _stored_run(directory: Path) -> Run | None:

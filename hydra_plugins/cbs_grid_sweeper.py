@@ -94,10 +94,9 @@ class GridSweeper(Sweeper):
         """The jobs' results, None where one failed; one that dies does not take others along."""
         assert self.launcher is not None
         found: dict[Job, Result | None] = {}
-        numbered = {
-            job: [f"sweep.job={i}", f"sweep.jobs={len(jobs)}", f"sweep.workers={self._workers()}"]
-            for i, job in enumerate(jobs, 1)
-        }
+        sweep = {"jobs": len(jobs), "workers": self._workers(), "started": time.time()}
+        shared = [f"sweep.{key}={value}" for key, value in sweep.items()]
+        numbered = {job: [*shared, f"sweep.job={i}"] for i, job in enumerate(jobs, 1)}
         batches = [list(jobs)]
         while batches:
             batch = batches.pop(0)

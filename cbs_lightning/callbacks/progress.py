@@ -66,7 +66,7 @@ class ShowProgress(L.Callback):
         per_epoch = self.stop.rule.steps_per_epoch
         latest = self.stop.latest
         loss = f"{latest.loss:.3g}" if latest is not None else "..."
-        epochs = f"epoch {self._steps / per_epoch:.1f} of {self.max_steps / per_epoch:g}"
+        epochs = f"epoch {self._steps / per_epoch:.1f} of {self.max_steps / per_epoch:.4g}"
         return f"{epochs}, loss {loss} (until {self.stop.threshold:g})"
 
     def _time_left(self) -> str:
