@@ -122,24 +122,25 @@ def answer(
     within = trajectory[:max_steps]
     crossing = first_crossing(within, asked.reading_rule, threshold)
     if crossing is not None:
-        return _at(asked, crossing, Status.REACHED, crossing.steps)
+        return _at(asked, crossing, Status.REACHED, end=crossing.steps)
     status = None if result.status is Status.REACHED else result.status
     if max_steps is not None and len(trajectory) >= max_steps:
         status = Status.EXHAUSTED
-    return _at(asked, last_reading(within, asked.reading_rule), status, None)
+    return _at(asked, last_reading(within, asked.reading_rule), status, end=len(within))
 
 
-def _at(result: Result, reading: Reading | None, status: Status | None, k: int | None) -> Result:
-    reached = reading is not None and k is not None
+def _at(result: Result, reading: Reading | None, status: Status | None, end: int) -> Result:
+    """The result as of step `end`."""
+    reached = reading if status is Status.REACHED else None
     return replace(
         result,
         status=status,
-        steps=k,
-        sfo=k * result.effective_batch_size if k is not None else None,
-        samples=reading.samples if reading is not None and reached else None,
-        loss=_finite(reading.loss) if reading is not None else None,
-        accuracy=reading.accuracy if reading is not None else None,
-        seconds=(result.seconds_per_step or 0.0) * (k if k is not None else result.steps_run),
+        steps=reached.steps if reached else None,
+        sfo=reached.steps * result.effective_batch_size if reached else None,
+        samples=reached.samples if reached else None,
+        loss=_finite(reading.loss) if reading else None,
+        accuracy=reading.accuracy if reading else None,
+        seconds=(result.seconds_per_step or 0.0) * end,
     )
 
 

@@ -106,9 +106,9 @@ def describe(result: Result) -> str:
 
 
 def _sweep_time_left(cfg: DictConfig) -> str:
-    """Told after a job, as if the jobs to come took as long as those before."""
+    """As if the jobs to come took as long as those before; early on, that is not worth telling."""
     sweep = cfg.sweep
-    if not sweep.jobs or sweep.job == sweep.jobs:
+    if not sweep.jobs or not sweep.jobs / 4 <= sweep.job < sweep.jobs:
         return ""
     seconds = (time.time() - sweep.started) / sweep.job * (sweep.jobs - sweep.job)
     return f"; about {duration(seconds)} left"

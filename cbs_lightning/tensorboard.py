@@ -1,16 +1,19 @@
 """A run's row in TensorBoard's HParams table."""
 
 from pathlib import Path
-from typing import Any
 
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from torch.utils.tensorboard import SummaryWriter
-from torch.utils.tensorboard.summary import hparams
 
 from cbs_lightning.results import Result
 
 SUFFIX = ".hparams"
-SETTINGS = ("optimizer", "batch_size", "lr", "seed", "data", "model", "threshold", "rule")
-METRICS = ("steps", "sfo", "samples", "loss", "accuracy", "test_accuracy", "seconds", "steps_run")
+# TensorBoard shows the first five; `differs` puts them there.
+SHOWN = ("batch_size", "seed", "status", "threshold", "variant")
+HIDDEN = ("data", "lr", "model", "optimizer", "rule", "settings")
+METRICS = ("steps", "sfo", "samples", "accuracy", "loss", "test_accuracy", "seconds", "steps_run")
 
 
 def write_hparams(directory: Path, result: Result) -> None:
@@ -18,17 +21,47 @@ def write_hparams(directory: Path, result: Result) -> None:
     # TensorBoard keeps the first row it reads of a run: an older one has to go.
     for path in directory.glob(f"events.out.tfevents.*{SUFFIX}"):
         path.unlink()
-    settings: dict[str, Any] = {"status": str(result.status), "variant": result.variant}
-    settings |= {name: _plain(getattr(result, name)) for name in SETTINGS}
-    settings |= {name: _plain(value) for name, value in result.hyperparameters.items()}
-    values = {f"result/{name}": getattr(result, name) for name in METRICS}
-    metrics = {name: value for name, value in values.items() if value is not None}
+    values = {name: _value(result, name) for name in (*SHOWN, *HIDDEN)}
+    metrics = {name: getattr(result, name) for name in METRICS}
     with SummaryWriter(str(directory), filename_suffix=SUFFIX) as writer:
-        for summary in hparams(settings, metrics):  # type: ignore[no-untyped-call]
-            writer.file_writer.add_summary(summary)
+        writer.file_writer.add_summary(_columns(values))
+        writer.file_writer.add_summary(hparams_pb(values, trial_id=directory.name))
         for name, value in metrics.items():
-            writer.add_scalar(name, value, 0)
+            if value is not None:
+                writer.add_scalar(_tag(name), value, 0)
 
 
-def _plain(value: object) -> object:
-    return value if isinstance(value, bool | int | float) else str(value)
+def _columns(values: dict[str, str | float]) -> Summary:
+    """The same for every run, since TensorBoard takes one run's for all."""
+    hparams = [
+        api_pb2.HParamInfo(
+            name=name,
+            type=api_pb2.DATA_TYPE_STRING if isinstance(value, str) else api_pb2.DATA_TYPE_FLOAT64,
+            differs=name in SHOWN,
+        )
+        for name, value in values.items()
+    ]
+    metrics = [
+        api_pb2.MetricInfo(name=api_pb2.MetricName(tag=_tag(name)), display_name=name)
+        for name in METRICS
+    ]
+    experiment = api_pb2.Experiment(hparam_infos=hparams, metric_infos=metrics)
+    content = plugin_data_pb2.HParamsPluginData(experiment=experiment)
+    column_summary = Summary()
+    column_summary.value.add(
+        tag=metadata.EXPERIMENT_TAG,
+        metadata=metadata.create_summary_metadata(content),
+        tensor=metadata.NULL_TENSOR,
+    )
+    return column_summary
+
+
+def _tag(metric: str) -> str:
+    return f"result/{metric}"
+
+
+def _value(result: Result, name: str) -> str | float:
+    if name == "settings":
+        return " ".join(f"{key}={value}" for key, value in result.hyperparameters.items())
+    value = getattr(result, name)
+    return float(value) if isinstance(value, int | float) else str(value)

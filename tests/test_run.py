@@ -345,7 +345,8 @@ def test_hparams_of_reached_and_unreached_runs(tiny):
     result = run(reached)
     run(unreached)
     values, events = hparams(run_directory(reached))
-    assert (values["status"], values["optimizer"], values["batch_size"]) == ("reached", "adam", 256)
+    assert (values["status"], values["variant"], values["batch_size"]) == ("reached", "adam", 256)
+    assert values["settings"] == "betas=[0.9, 0.999] eps=1e-08 weight_decay=0.0 fused=True"
     for name in ("steps", "sfo", "samples", "accuracy"):
         assert events.Scalars(f"result/{name}")[-1].value == pytest.approx(getattr(result, name))
     values, events = hparams(run_directory(unreached))
