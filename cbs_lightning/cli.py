@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,6 +52,9 @@ def one_line_errors() -> Iterator[None]:
         sys.exit(f"error: {describe_hydra_error(error)}")
     except UserError as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on with what is not finished", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
 
 
 def describe_hydra_error(error: Exception) -> str:

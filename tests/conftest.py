@@ -14,7 +14,7 @@ from cbs_lightning.config import compose
 from train import train
 
 TESTS = Path(__file__).parent
-TINY = [f"hydra.searchpath=[file://{TESTS / 'conf'}]", "model=tiny", "batch_size=256"]
+TINY = [f"hydra.searchpath=[file://{TESTS / 'conf'}]", "model=tiny", "batch_size=256", "threads=1"]
 
 
 @dataclass

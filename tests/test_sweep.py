@@ -80,7 +80,7 @@ def test_a_failing_job_does_not_take_the_others_down(cli, tmp_path, monkeypatch)
 def test_two_jobs_at_once_share_the_cores(cli, tmp_path):
     outcome = cli(
         "-m", *TINY, "seed=0,1,2", "stop.max_epochs=1", "hydra/launcher=joblib",
-        "hydra.launcher.n_jobs=2", f"output_dir={tmp_path}",
+        "threads=null", "hydra.launcher.n_jobs=2", f"output_dir={tmp_path}",
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
     assert "3 jobs, 2 at a time" in outcome.out
