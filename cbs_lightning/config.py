@@ -4,7 +4,6 @@ import hashlib
 import inspect
 import json
 import math
-import os
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -54,19 +53,10 @@ def complete(cfg: DictConfig, hydra: Any) -> DictConfig:
     OmegaConf.resolve(completed)
     if completed.study is None:
         completed.study = names["experiment"] or f"{names['data']}_{names['model']}"
-    if completed.threads is None:
-        completed.threads = max(1, cores() // (completed.sweep.workers or 1))
     searchpath = [o for o in hydra.overrides.hydra if o.startswith("hydra.searchpath=")]
     with open_dict(completed):
         completed.names = names | {"variant": _variant(completed, names, searchpath)}
     return completed
-
-
-def cores() -> int:
-    """CPU cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def identity(cfg: DictConfig) -> dict[str, Any]:
@@ -127,10 +117,10 @@ def check(cfg: DictConfig) -> None:
     for key in cfg:
         _require(key in defaults, str(key), cfg[key], _one_of(defaults - {"hydra", "defaults"}))
     _check_whole_number("batch_size", cfg.batch_size, 1)
-    _check_whole_number("seed", cfg.seed, 0)
-    _check_whole_number("threads", cfg.threads, 1)
-    if cfg.micro_batch_size is not None:
-        _check_whole_number("micro_batch_size", cfg.micro_batch_size, 1, or_null=True)
+    _check_whole_number("seed", cfg.seed, 0, most=2**32 - 1)
+    for key in ("threads", "micro_batch_size"):
+        if cfg[key] is not None:
+            _check_whole_number(key, cfg[key], 1, or_null=True)
     for key in ("checkpoint.every_seconds", "progress.every_seconds"):
         _check_positive(key, OmegaConf.select(cfg, key))
     _check_whole_number("tensorboard.points_per_epoch", cfg.tensorboard.points_per_epoch, 1)
@@ -219,10 +209,13 @@ def _check_keys(group: str, cfg: DictConfig, allowed: set[str]) -> None:
             _require(key in allowed, f"{group}.{key!s}", cfg[key], _one_of(allowed))
 
 
-def _check_whole_number(key: str, value: Any, least: int, *, or_null: bool = False) -> None:
-    allowed = f"must be a whole number >= {least}" + (" or null" if or_null else "")
+def _check_whole_number(
+    key: str, value: Any, least: int, *, most: int = 2**63 - 1, or_null: bool = False
+) -> None:
+    limit = f" and <= {most}" if most < 2**63 - 1 else ""
+    allowed = f"must be a whole number >= {least}{limit}" + (" or null" if or_null else "")
     whole = isinstance(value, int) and not isinstance(value, bool)
-    _require(whole and least <= value < 2**63, key, value, allowed)
+    _require(whole and least <= value <= most, key, value, allowed)
 
 
 def _check_positive(key: str, value: Any) -> None:

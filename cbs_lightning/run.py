@@ -35,6 +35,7 @@ from cbs_lightning.errors import ConfigError, UserError
 from cbs_lightning.models import Classifier
 from cbs_lightning.results import Result, Run, Status
 from cbs_lightning.tensorboard import write_hparams
+from cbs_lightning.threads import threads
 from cbs_lightning.trajectory import Rule, RuleName
 
 PACKAGES = ("torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy")
@@ -152,6 +153,8 @@ def step_budget(cfg: DictConfig, steps_per_epoch: int) -> int:
 
 
 def _train(cfg: DictConfig, data: ImageDataModule, directory: Path, title: str) -> Result:
+    cfg = cfg.copy()
+    cfg.threads = threads(cfg, directory)
     torch.set_num_threads(cfg.threads)
     L.seed_everything(cfg.seed, verbose=False)
     data.setup("fit")

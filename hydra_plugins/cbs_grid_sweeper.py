@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,12 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 from omegaconf import DictConfig
 
 from cbs_lightning import results
-from cbs_lightning.config import check, complete, cores
+from cbs_lightning.config import check, complete
 from cbs_lightning.errors import ConfigError, UserError
 from cbs_lightning.results import Result
 from cbs_lightning.run import check_run, run_directory
 from cbs_lightning.sweep_report import print_report
+from cbs_lightning.threads import cores
 
 Job = tuple[str, ...]  # the overrides of one run
 
@@ -67,16 +69,13 @@ class GridSweeper(Sweeper):
         return list(dict.fromkeys(itertools.chain(*map(_product, restrict(rows, command)))))
 
     def _checked(self, jobs: list[Job]) -> dict[Job, Path]:
-        """The jobs, one for each run directory, after a check of them all."""
+        """The jobs with their run directories, after a check of them all."""
         configs = {job: self._config(job) for job in jobs}
         for cfg in configs.values():
             check(cfg)
         for cfg in configs.values():
             check_run(cfg)
-        first: dict[Path, Job] = {}
-        for job, cfg in configs.items():
-            first.setdefault(run_directory(cfg), job)
-        return {job: directory for directory, job in first.items()}
+        return {job: run_directory(cfg) for job, cfg in configs.items()}
 
     def _config(self, job: Job) -> DictConfig:
         assert self.config is not None
@@ -97,7 +96,7 @@ class GridSweeper(Sweeper):
         sweep = {"jobs": len(jobs), "workers": self._workers(), "started": time.time()}
         shared = [f"sweep.{key}={value}" for key, value in sweep.items()]
         numbered = {job: [*shared, f"sweep.job={i}"] for i, job in enumerate(jobs, 1)}
-        batches = [list(jobs)]
+        batches = rounds(jobs)
         while batches:
             batch = batches.pop(0)
             launched = time.time()
@@ -118,6 +117,18 @@ class GridSweeper(Sweeper):
                     batches.append(waiting)
                 batches += [[job] for job in suspects]
         return [found[job] for job in jobs]
+
+
+def rounds(jobs: dict[Job, Path]) -> list[list[Job]]:
+    """The jobs such that no two of a round have the same run directory."""
+    found: list[list[Job]] = []
+    seen: Counter[Path] = Counter()
+    for job, directory in jobs.items():
+        if seen[directory] == len(found):
+            found.append([])
+        found[seen[directory]].append(job)
+        seen[directory] += 1
+    return found
 
 
 def restrict(

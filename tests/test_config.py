@@ -41,6 +41,7 @@ BAD = [
     ("micro_batch_size=some", "micro_batch_size=some", "or null"),
     ("seed=-1", "seed=-1", ">= 0"),
     ("seed=x", "seed=x", "whole number"),
+    ("seed=4294967296", "seed=4294967296", "<= 4294967295"),
     ("threads=0", "threads=0", ">= 1"),
     ("stop.loss=0", "stop.loss=0", "> 0"),
     ("stop.loss=-0.1", "stop.loss=-0.1", "> 0"),
@@ -153,14 +154,6 @@ def test_run_directories_are_readable_and_distinct():
     path = run_directory(compose(["optimizer.betas=[0.8,0.99]", "batch_size=8", "seed=3"]))
     assert path.parent == Path("outputs/digits_resnet20")
     assert path.name.startswith("adam,betas=0.8,0.99-b8-seed3-")
-
-
-def test_threads_are_shared_between_workers(monkeypatch):
-    monkeypatch.setattr("cbs_lightning.config.cores", lambda: 8)
-    assert compose([]).threads == 8
-    assert compose(["sweep.workers=3"]).threads == 2
-    assert compose(["sweep.workers=16"]).threads == 1
-    assert compose(["threads=5", "sweep.workers=16"]).threads == 5
 
 
 def test_data_dir_comes_from_the_environment(monkeypatch):

@@ -1,11 +1,12 @@
 import json
+from pathlib import Path
 
 import pytest
 
 from cbs_lightning.config import compose
 from cbs_lightning.paper import paper_cells
 from cbs_lightning.results import Status
-from hydra_plugins.cbs_grid_sweeper import GridSweeper, restrict
+from hydra_plugins.cbs_grid_sweeper import GridSweeper, restrict, rounds
 from tests.conftest import TINY
 
 
@@ -85,7 +86,7 @@ def test_two_jobs_at_once_share_the_cores(cli, tmp_path):
     assert outcome.code == 0, outcome.err
     assert "3 jobs, 2 at a time" in outcome.out
     assert found(tmp_path) == [("adam", 256, seed) for seed in (0, 1, 2)]
-    from cbs_lightning.config import cores
+    from cbs_lightning.threads import cores
 
     for path in tmp_path.glob("*/*/result.json"):
         assert json.loads(path.read_text())["threads"] == max(1, cores() // 2)
@@ -180,6 +181,23 @@ def test_sweeping_a_hyperparameter_gives_a_variant_each(cli, tmp_path):
     assert outcome.code == 0
     variants = {json.loads(p.read_text())["variant"] for p in tmp_path.glob("*/*/result.json")}
     assert variants == {"adam", "adam lr=0.01"}
+
+
+def test_several_thresholds_for_one_run(cli, tmp_path):
+    outcome = cli(
+        "-m", *TINY, "stop.loss=1.8,1.3", "seed=0,1", f"output_dir={tmp_path}",
+        "hydra/launcher=joblib", "hydra.launcher.n_jobs=2",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    assert "4 jobs" in outcome.out
+    stored = [json.loads(path.read_text()) for path in tmp_path.glob("*/*/result.json")]
+    assert [(run["threshold"], run["status"]) for run in stored] == [(1.3, "reached")] * 2
+    assert outcome.out.count("at b = 256") == 2
+
+
+def test_jobs_of_one_run_directory_never_run_at_the_same_time():
+    jobs = {("a",): Path("x"), ("b",): Path("y"), ("c",): Path("x"), ("d",): Path("x")}
+    assert rounds(jobs) == [[("a",), ("b",)], [("c",)], [("d",)]]
 
 
 def test_statuses_are_those_of_the_design():
