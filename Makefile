@@ -21,14 +21,15 @@ $(READY): requirements.lock
 	@touch $@
 
 demo: $(READY) ## the main job in minutes: three optimizers, nine batch sizes, figures and the answer
-	$(BIN)/python train.py -m experiment=digits hydra/launcher=joblib hydra.launcher.n_jobs=2 output_dir=$(OUTPUT_DIR)
-	$(BIN)/python -m cbs_lightning.figures $(OUTPUT_DIR)
+	$(BIN)/python train.py -m experiment=digits hydra/launcher=joblib hydra.launcher.n_jobs=2 \
+	  'output_dir="$(OUTPUT_DIR)"'; code=$$?; \
+	$(BIN)/python -m cbs_lightning.figures "$(OUTPUT_DIR)" && exit $$code
 
 figures: $(READY) ## figures, tables and summary.csv of what is under OUTPUT_DIR (default outputs)
-	$(BIN)/python -m cbs_lightning.figures $(OUTPUT_DIR)
+	$(BIN)/python -m cbs_lightning.figures "$(OUTPUT_DIR)"
 
 tensorboard: $(READY) ## browse the runs under OUTPUT_DIR at http://localhost:6006
-	$(BIN)/tensorboard --logdir $(OUTPUT_DIR) --host localhost
+	$(BIN)/tensorboard --logdir "$(OUTPUT_DIR)" --host localhost
 
 test: $(READY) lint ## lint, types and all tests but the slow ones
 	$(BIN)/python -m pytest -m "not slow"

@@ -16,15 +16,26 @@ from omegaconf.errors import OmegaConfBaseException
 from cbs_lightning.config import complete, compose
 from cbs_lightning.errors import UserError
 from cbs_lightning.results import ERROR, Result
-from cbs_lightning.run import Interrupted, run, run_directory, run_title
+from cbs_lightning.run import run, run_directory, run_title
+from cbs_lightning.training import Interrupted
+from cbs_lightning.wording import describe
+
+GROUP_CHOICE = r"(data|model|optimizer)=\w+|hydra\.searchpath=.*"
 
 
 def run_job(cfg: DictConfig) -> Result | None:
     """Run a configuration that Hydra composed. In a sweep a failed job returns None."""
-    completed = complete(cfg, HydraConfig.get())
+    try:
+        completed = complete(cfg, HydraConfig.get())
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    title = run_title(completed)
     try:
         return run(completed)
     except Interrupted as interrupted:
+        print(f"{title}: {describe(interrupted.result)}; the same command goes on", flush=True)
+        if (completed.sweep.workers or 1) > 1:  # the other jobs were not told to stop
+            return interrupted.result
         sys.exit(interrupted.exit_code)
     except UserError as error:
         if not completed.sweep.jobs:
@@ -35,7 +46,7 @@ def run_job(cfg: DictConfig) -> Result | None:
             raise
         where = run_directory(completed) / ERROR
         reason = f"{type(error).__name__}: {_one_line(str(error))}; see {where}"
-    print(f"{run_title(completed)}: failed: {reason}", flush=True)
+    print(f"{title}: failed: {reason}", flush=True)
     return None
 
 
@@ -74,9 +85,14 @@ def describe_hydra_error(error: Exception) -> str:
 def _siblings(key: str) -> str:
     """The keys that exist where `key` does not."""
     parent, _, _ = key.rpartition(".")
+    if key.startswith("hydra."):
+        return "see python train.py --hydra-help"
     GlobalHydra.instance().clear()
-    groups = [word for word in sys.argv[1:] if re.fullmatch(r"(data|model|optimizer)=\w+", word)]
-    cfg = compose(groups)
+    groups = [word for word in sys.argv[1:] if re.fullmatch(GROUP_CHOICE, word)]
+    try:
+        cfg = compose(groups)
+    except (HydraException, OmegaConfBaseException, UserError):
+        return "see python train.py --help"
     node = OmegaConf.select(cfg, parent) if parent else cfg
     if not isinstance(node, DictConfig):
         return f"none, {parent} is {node}"

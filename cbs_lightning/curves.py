@@ -8,6 +8,8 @@ from statistics import median
 from cbs_lightning.results import Result, Status
 from cbs_lightning.trajectory import RuleName
 
+MISSED = (Status.EXHAUSTED, Status.DIVERGED, Status.ABANDONED)
+
 
 @dataclass(frozen=True)
 class Point:
@@ -21,8 +23,13 @@ class Point:
         return tuple(run for run in self.runs if run.status is Status.REACHED)
 
     @property
+    def missed(self) -> tuple[Result, ...]:
+        """Runs that are known not to have reached it; an unfinished one is not known to."""
+        return tuple(run for run in self.runs if run.status in MISSED)
+
+    @property
     def all_reached(self) -> bool:
-        return len(self.reached) == len(self.runs)
+        return bool(self.reached) and not self.missed
 
     @property
     def steps(self) -> float | None:
@@ -56,7 +63,7 @@ class Curve:
 
     @property
     def unreached(self) -> tuple[Point, ...]:
-        return tuple(point for point in self.points if not point.all_reached)
+        return tuple(point for point in self.points if point.missed)
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -92,7 +99,9 @@ def plain_answer(curve: Curve) -> str:
     best = curve.best
     if best is None or best.steps is None or best.sfo is None:
         tried = ", ".join(str(point.batch_size) for point in curve.points)
-        return f"{curve.variant}: no run reached {curve.threshold:g} (b = {tried})."
+        some = any(point.reached for point in curve.points)
+        what = "at no batch size did all seeds reach" if some else "no run reached"
+        return f"{curve.variant}: {what} {curve.threshold:g} (b = {tried})."
     sentences = [
         f"{curve.variant}: fewest gradient evaluations at b = {best.batch_size}: "
         f"{best.steps:,.0f} steps, SFO {best.sfo:,.0f}"

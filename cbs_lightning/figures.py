@@ -14,9 +14,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from cbs_lightning.curves import Curve, Point, curves, plain_answer
-from cbs_lightning.results import Result, read_study, studies
-from cbs_lightning.summary import answer_for, summary_rows, usual_request, write_summary
+from cbs_lightning.results import Result, answer, read_study, studies
+from cbs_lightning.summary import summary_rows, usual_request, write_summary
 from cbs_lightning.tables import write_tables
+from cbs_lightning.wording import count_of
 
 # Okabe and Ito's colours, which the colour-blind can tell apart; one per optimizer, everywhere.
 COLORS = {
@@ -176,7 +177,7 @@ def _set_octaves(axis: mpl.axis.Axis, low: float, high: float, margin: float) ->
 def _legend_handles(study_curves: list[Curve], markers: dict[str, str]) -> list[Line2D]:
     handles = []
     for curve in study_curves:
-        best = f", minimum at b = {curve.best.batch_size}" if curve.best else ", not reached"
+        best = f", minimum at b = {curve.best.batch_size}" if curve.best else ", no minimum"
         room = LONGEST_LABEL - len(best)
         name = curve.variant if len(curve.variant) <= room else curve.variant[: room - 3] + "..."
         marker = markers[curve.variant]
@@ -217,17 +218,20 @@ def write_study(directory: Path) -> list[str]:
     if not runs:
         return [*lines, f"{directory}: no run that can be read"]
     written = [write_summary(directory, summary_rows(runs))]
-    threshold, rule = usual_request(runs)
-    answers = [answer_for(run, threshold, rule) for run in runs]
-    unanswered = sum(result.status is None for result in answers)
-    if unanswered:
-        lines.append(f"{unanswered} runs stopped before {threshold:g} by rule {rule}: left out")
+    request = usual_request(runs)
+    asked = f"loss <= {request.threshold:g} by rule {request.rule}"
+    answers = [answer(run.result, run.trajectory, request) for run in runs]
+    lines += [
+        f"left out {run.directory}: it stopped before {asked} could be told"
+        for run, result in zip(runs, answers, strict=True)
+        if result.status is None
+    ]
     study_curves = curves(answers)
     written += write_tables(directory / "tables", directory.name, study_curves)
     for quantity in TITLES:
         figure = draw(directory.name, study_curves, quantity)
         written += write_figure(figure, directory / "figures" / quantity)
-    lines.append(f"{directory.name}: loss <= {threshold:g} by rule {rule}, {len(runs)} runs")
+    lines.append(f"{directory.name}: {asked}, {count_of(len(runs), 'run')}")
     lines += [f"  {plain_answer(curve)}" for curve in study_curves]
     return [*lines, *(f"  wrote {path}" for path in written)]
 

@@ -41,17 +41,22 @@ class Status(StrEnum):
     FAILED = "failed"
 
 
+UNFINISHED = (Status.FAILED, Status.INTERRUPTED)  # training goes on with the same command
+
+
 @dataclass(frozen=True)
 class Result:
     """`result.json`: the answer to the latest request, and the run that gives it.
 
     `steps`, `sfo` and `samples` are None unless the threshold was reached. `loss`, `accuracy` and
     `seconds` are at that step, else at the end; `seconds` counts training alone, at the run's
-    mean speed. `test_accuracy` is of the final weights. Accuracies are fractions.
+    mean speed. `test_accuracy` is of the final weights. Accuracies are fractions. `status` answers
+    the request, `ended` says why training itself ended.
     """
 
     schema_version: int
     status: Status | None  # None only in a summary: the losses end before an answer
+    ended: Status
     study: str
     variant: str
     data: str
@@ -72,6 +77,7 @@ class Result:
     steps_run: int
     epochs_run: float
     steps_per_epoch: int
+    data_size: int
     loss: float | None
     accuracy: float | None
     test_accuracy: float | None
@@ -82,9 +88,15 @@ class Result:
     config_hash: str
     versions: dict[str, str]
 
-    @property
-    def reading_rule(self) -> Rule:
-        return Rule(self.rule, self.steps_per_epoch, self.window)
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of a run: a threshold by a rule, within a budget; None: the run's own."""
+
+    threshold: float
+    rule: RuleName
+    window: int  # samples
+    max_steps: int | None = None
 
 
 @dataclass(frozen=True)
@@ -104,29 +116,30 @@ class Broken:
     reason: str
 
 
-def answer(
-    result: Result,
-    trajectory: Trajectory,
-    *,
-    threshold: float,
-    rule: RuleName,
-    window: int,
-    max_steps: int | None = None,
-) -> Result:
-    """What the recorded losses say for this threshold and rule, within `max_steps`.
+def answer(result: Result, trajectory: Trajectory, request: Request) -> Result:
+    """What the recorded losses of the run that `result` describes say to the request.
 
-    `result` describes the run. The status becomes `reached` where they meet the threshold; a run
-    that stopped because it had reached another one has no status where they do not.
+    The status is `reached` where they meet the threshold. Else it says why not; None where they
+    end too soon to tell.
     """
-    asked = replace(result, threshold=threshold, rule=rule, window=window)
-    within = trajectory[:max_steps]
-    crossing = first_crossing(within, asked.reading_rule, threshold)
+    rule = Rule(request.rule, result.steps_per_epoch, request.window)
+    asked = replace(result, threshold=request.threshold, rule=request.rule, window=request.window)
+    within = trajectory[: request.max_steps]
+    crossing = first_crossing(within, rule, request.threshold)
     if crossing is not None:
         return _at(asked, crossing, Status.REACHED, end=crossing.steps)
-    status = None if result.status is Status.REACHED else result.status
-    if max_steps is not None and len(trajectory) >= max_steps:
-        status = Status.EXHAUSTED
-    return _at(asked, last_reading(within, asked.reading_rule), status, end=len(within))
+    status = _why_not(result.ended, within, request.max_steps)
+    return _at(asked, last_reading(within, rule), status, end=len(within))
+
+
+def _why_not(ended: Status, within: Trajectory, max_steps: int | None) -> Status | None:
+    if within.first_non_finite() is not None:
+        return Status.DIVERGED
+    if max_steps is not None and len(within) == max_steps:
+        return Status.EXHAUSTED
+    if ended is Status.REACHED or (ended is Status.EXHAUSTED and max_steps is not None):
+        return None  # it stopped at another threshold, or its budget was smaller
+    return ended
 
 
 def _at(result: Result, reading: Reading | None, status: Status | None, end: int) -> Result:
@@ -185,7 +198,8 @@ def read_run(directory: Path) -> Run:
         values = json.loads(text)
         known = {field.name for field in fields(Result)}
         values = {key: value for key, value in values.items() if key in known}
-        values |= {"status": Status(values["status"]), "rule": RuleName(values["rule"])}
+        values |= {key: Status(values[key]) for key in ("status", "ended")}
+        values["rule"] = RuleName(values["rule"])
         result = Result(**values)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{RESULT}: {error}") from error

@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 from io import StringIO
 from pathlib import Path
 
-from cbs_lightning.results import Result, Run, answer, write_atomically
+from cbs_lightning.results import Request, Result, Run, answer, write_atomically
 from cbs_lightning.trajectory import RuleName
 
 SUMMARY = "summary.csv"
@@ -19,7 +19,7 @@ def summary_rows(runs: list[Run]) -> list[Result]:
     lowest rung that any run reached. No status: the run's losses end before an answer."""
     own = {run.result.threshold for run in runs}
     rows = [
-        answer_for(run, threshold, rule)
+        answer(run.result, run.trajectory, Request(threshold, rule, run.result.window))
         for run in runs
         for rule in RuleName
         for threshold in sorted(own.union(LADDER), reverse=True)
@@ -29,15 +29,10 @@ def summary_rows(runs: list[Run]) -> list[Result]:
     return [row for row in rows if row.threshold in own or row.threshold >= lowest]
 
 
-def answer_for(run: Run, threshold: float, rule: RuleName) -> Result:
-    window = run.result.window
-    return answer(run.result, run.trajectory, threshold=threshold, rule=rule, window=window)
-
-
-def usual_request(runs: list[Run]) -> tuple[float, RuleName]:
-    """The threshold and rule that most runs of a study were asked for."""
-    requests = Counter((run.result.threshold, run.result.rule) for run in runs)
-    return max(requests, key=lambda request: (requests[request], request))
+def usual_request(runs: list[Run]) -> Request:
+    """The threshold, rule and window that most runs of a study were asked for."""
+    requests = Counter((r.result.threshold, r.result.rule, r.result.window) for r in runs)
+    return Request(*max(requests, key=lambda request: (requests[request], request)))
 
 
 def write_summary(directory: Path, rows: list[Result]) -> Path:

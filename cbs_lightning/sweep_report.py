@@ -6,14 +6,16 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from cbs_lightning.callbacks.progress import duration
 from cbs_lightning.curves import curves, plain_answer
 from cbs_lightning.results import Result, Status
+from cbs_lightning.wording import duration
 
 
 def print_report(results: list[Result | None], directories: list[Path]) -> None:
     """One row per job; a result of None is a job that failed without one."""
-    console = Console(soft_wrap=True)
+    console = Console()
+    if not console.is_terminal:  # a log has no width
+        console = Console(width=160, soft_wrap=True)
     table = Table(box=box.SIMPLE_HEAD, title_justify="left")
     for name in ("optimizer", "b", "seed", "status", "steps", "SFO", "accuracy", "time"):
         table.add_column(name, justify="left" if name in ("optimizer", "status") else "right")

@@ -1,4 +1,4 @@
-"""A run's row in TensorBoard's HParams table."""
+"""A run's result, also as its row in TensorBoard's HParams table."""
 
 from pathlib import Path
 
@@ -7,13 +7,19 @@ from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from torch.utils.tensorboard import SummaryWriter
 
-from cbs_lightning.results import Result
+from cbs_lightning.results import Result, write_result
 
 SUFFIX = ".hparams"
 # TensorBoard shows the first five; `differs` puts them there.
 SHOWN = ("batch_size", "seed", "status", "threshold", "variant")
 HIDDEN = ("data", "lr", "model", "optimizer", "rule", "settings")
 METRICS = ("steps", "sfo", "samples", "accuracy", "loss", "test_accuracy", "seconds", "steps_run")
+
+
+def publish(directory: Path, result: Result) -> None:
+    """Make this the run's result."""
+    write_result(directory, result)
+    write_hparams(directory, result)
 
 
 def write_hparams(directory: Path, result: Result) -> None:

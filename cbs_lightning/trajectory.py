@@ -88,6 +88,8 @@ def first_crossing(
     trajectory: Trajectory, rule: Rule, threshold: float, since: int = 0
 ) -> Reading | None:
     """The first reading after step `since` whose loss is at most `threshold`, if there is one."""
+    last_finite = (trajectory.first_non_finite() or len(trajectory) + 1) - 1
+    trajectory = trajectory[:last_finite]
     starts, ends = rule.spans(trajectory.size)
     weights = rule.weights(trajectory.size)
     total = np.concatenate(([0.0], np.cumsum(weights * trajectory.loss)))
@@ -95,10 +97,9 @@ def first_crossing(
     span_weight = weight[ends] - weight[starts]
     # Differences of running sums carry their rounding, so they only find candidates: the exact
     # sums decide.
-    rounding = len(total) * np.finfo(np.float64).eps * np.nanmax(np.abs(total)) / span_weight
-    with np.errstate(invalid="ignore"):
-        means = (total[ends] - total[starts]) / span_weight
-        candidates = np.flatnonzero((means - rounding <= threshold) & (ends > since))
+    rounding = len(total) * np.finfo(np.float64).eps * total[ends] / span_weight
+    means = (total[ends] - total[starts]) / span_weight
+    candidates = np.flatnonzero((means - rounding <= threshold) & (ends > since))
     for index in candidates:
         reading = _reading(trajectory, rule, int(starts[index]), int(ends[index]))
         if reading.loss <= threshold:

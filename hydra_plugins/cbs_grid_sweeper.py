@@ -18,21 +18,25 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 from omegaconf import DictConfig
 
 from cbs_lightning import results
-from cbs_lightning.config import check, complete
+from cbs_lightning.checks import check
+from cbs_lightning.config import complete
 from cbs_lightning.errors import ConfigError, UserError
 from cbs_lightning.results import Result
 from cbs_lightning.run import check_run, run_directory
 from cbs_lightning.sweep_report import print_report
 from cbs_lightning.threads import cores
+from cbs_lightning.wording import count_of
 
 Job = tuple[str, ...]  # the overrides of one run
+Values = dict[str, list[str]]  # what a key is swept over, as key=value
 
 
 class GridSweeper(Sweeper):
     """Runs the product of what the command line sweeps with each row of `grid`.
 
-    A key that both have is restricted to the values they share; where no row is left then, the
-    command line's values take the place of the rows'. All jobs are checked before the first runs.
+    All that the command line names is run. For keys that it names, a row that has those values
+    gives the others; where no row has them, all rows do. Everything is checked before the first
+    job runs.
     """
 
     def __init__(self, grid: Sequence[DictConfig] = ()) -> None:
@@ -50,10 +54,11 @@ class GridSweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> list[Result | None]:
         jobs = self._checked(self._jobs(arguments))
-        print(f"{len(jobs)} jobs, {self._workers()} at a time", flush=True)
+        self.workers = min(self._workers(), len(jobs))
+        print(f"{count_of(len(jobs), 'job')}, {self.workers} at a time", flush=True)
         found = self._launch(jobs)
         print_report(found, list(jobs.values()))
-        if any(result is None for result in found):
+        if not all(result and result.status not in results.UNFINISHED for result in found):
             raise SystemExit(1)
         return found
 
@@ -66,7 +71,7 @@ class GridSweeper(Sweeper):
             _values(parser.parse_overrides([f"{key}={value}" for key, value in row.items()]))
             for row in self.grid
         ]
-        return list(dict.fromkeys(itertools.chain(*map(_product, restrict(rows, command)))))
+        return cells(rows, command)
 
     def _checked(self, jobs: list[Job]) -> dict[Job, Path]:
         """The jobs with their run directories, after a check of them all."""
@@ -78,7 +83,7 @@ class GridSweeper(Sweeper):
         return {job: run_directory(cfg) for job, cfg in configs.items()}
 
     def _config(self, job: Job) -> DictConfig:
-        assert self.config is not None
+        assert self.config is not None  # the base class says it may be
         cfg = self.config_loader.load_sweep_config(self.config, list(job))
         return complete(cfg, cfg.hydra)
 
@@ -93,7 +98,7 @@ class GridSweeper(Sweeper):
         """The jobs' results, None where one failed; one that dies does not take others along."""
         assert self.launcher is not None
         found: dict[Job, Result | None] = {}
-        sweep = {"jobs": len(jobs), "workers": self._workers(), "started": time.time()}
+        sweep = {"jobs": len(jobs), "workers": self.workers, "started": time.time()}
         shared = [f"sweep.{key}={value}" for key, value in sweep.items()]
         numbered = {job: [*shared, f"sweep.job={i}"] for i, job in enumerate(jobs, 1)}
         batches = rounds(jobs)
@@ -131,26 +136,23 @@ def rounds(jobs: dict[Job, Path]) -> list[list[Job]]:
     return found
 
 
-def restrict(
-    rows: list[dict[str, list[str]]], command: dict[str, list[str]]
-) -> list[dict[str, list[str]]]:
-    """The rows with the command line's overrides worked in."""
-    if not rows:
-        return [command]
-    shared = [
-        {
-            key: [v for v in row.get(key, values) if v in values]
-            for key, values in (row | command).items()
-        }
-        for row in rows
-    ]
-    kept = [row for row in shared if all(row.values())]
-    return kept or [row | command for row in rows]
+def cells(rows: list[Values], command: Values) -> list[Job]:
+    """The jobs that the rows of a grid and the command line make together, each once."""
+    named = [key for key in command if any(key in row for row in rows)]
+    others = [values for key, values in command.items() if key not in named]
+    jobs: list[Job] = []
+    for choice in itertools.product(*(command[key] for key in named)):
+        chosen = dict(zip(named, choice, strict=True))
+        having = [r for r in rows if all(v in r.get(key, [v]) for key, v in chosen.items())]
+        for row in having or rows or [{}]:
+            rest = [values for key, values in row.items() if key not in chosen]
+            jobs += [(*choice, *job) for job in itertools.product(*rest, *others)]
+    return list(dict.fromkeys(jobs))
 
 
-def _values(overrides: Iterable[Override]) -> dict[str, list[str]]:
+def _values(overrides: Iterable[Override]) -> Values:
     """Each override's key, as it was typed, with the `key=value` strings it stands for."""
-    values: dict[str, list[str]] = {}
+    values: Values = {}
     for override in overrides:
         key = override.get_key_element()
         if not override.is_sweep_override():
@@ -162,10 +164,6 @@ def _values(overrides: Iterable[Override]) -> dict[str, list[str]]:
     return values
 
 
-def _product(row: dict[str, list[str]]) -> Iterable[Job]:
-    return itertools.product(*row.values())
-
-
 def _started(directory: Path, since: float) -> bool:
     config = directory / results.CONFIG
     return config.exists() and config.stat().st_mtime >= since
@@ -175,7 +173,11 @@ def _new_result(directory: Path, since: float) -> Result | None:
     path = directory / results.RESULT
     if not path.exists() or path.stat().st_mtime < since:
         return None
-    return results.read_run(directory).result
+    try:
+        result = results.read_run(directory).result
+    except (ValueError, OSError):
+        return None
+    return None if result.ended in results.UNFINISHED else result
 
 
 def _result(job_return: JobReturn) -> Result | None:

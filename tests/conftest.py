@@ -72,7 +72,8 @@ def tiny(tmp_path: Path) -> Callable[..., DictConfig]:
 @pytest.fixture
 def real_data() -> Path:
     """The folder with the original data sets; without it the test is skipped."""
-    path = os.environ.get("CBS_DATA_DIR")
-    if path is None:
-        pytest.skip("CBS_DATA_DIR is not set: the real data sets are needed")
-    return Path(path)
+    path = Path(os.environ.get("CBS_DATA_DIR", "data"))
+    for folder in ("MNIST/raw", "cifar-10-batches-bin"):
+        if not (path / folder).exists():
+            pytest.skip(f"{path / folder} is not there: the real data sets are needed")
+    return path

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from cbs_lightning import results
-from cbs_lightning.results import Result, Status
+from cbs_lightning.results import Request, Result, Status
 from cbs_lightning.trajectory import RuleName, Trajectory
 
 N = 1000
@@ -34,6 +34,7 @@ def make_run(
     result = Result(
         schema_version=results.SCHEMA_VERSION,
         status=Status.REACHED if reached else Status.EXHAUSTED,
+        ended=Status.REACHED if reached else Status.EXHAUSTED,
         study=study.name,
         variant=variant or optimizer,
         data="digits",
@@ -54,6 +55,7 @@ def make_run(
         steps_run=len(size),
         epochs_run=float(epochs),
         steps_per_epoch=len(epoch),
+        data_size=N,
         loss=None,
         accuracy=None,
         test_accuracy=None,
@@ -64,9 +66,7 @@ def make_run(
         config_hash=hashlib.sha256(f"{variant}{optimizer}{batch_size}".encode()).hexdigest(),
         versions={},
     )
-    result = results.answer(
-        result, trajectory, threshold=1.0, rule=RuleName.EPOCH, window=result.window
-    )
+    result = results.answer(result, trajectory, Request(1.0, RuleName.EPOCH, N))
     directory = results.run_directory(
         study.parent, study.name, result.variant, batch_size, seed, result.config_hash
     )

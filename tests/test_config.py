@@ -3,8 +3,9 @@ from pathlib import Path
 import pytest
 from hydra.utils import instantiate
 
-from cbs_lightning.config import CONF_DIR, check, compose, config_hash
-from cbs_lightning.errors import ConfigError
+from cbs_lightning.checks import check
+from cbs_lightning.config import CONF_DIR, compose, config_hash
+from cbs_lightning.errors import ConfigError, UserError
 from cbs_lightning.run import run_directory
 
 
@@ -67,7 +68,9 @@ BAD = [
     ("optimizer=sgd +optimizer.nesterov=true", "optimizer=sgd", "Nesterov"),
     ("+optimizer.speed=1", "optimizer.speed=1", "amsgrad"),
     ("+data.speed=1", "data.speed=1", "normalize"),
-    ("+model.depth=1", "model.depth=1", "micro_batch_size"),
+    ("+model.depth=1", "model.depth=1", "allowed"),
+    ("+model.micro_batch_size=8", "model.micro_batch_size=8", "allowed"),
+    ("+data.seed=9", "data.seed=9", "normalize"),
     ("+trainer.speed=1", "trainer.speed=1", "accelerator"),
     ("+stop.speed=1", "stop.speed=1", "max_epochs"),
     ("+speed=1", "speed=1", "batch_size"),
@@ -75,6 +78,18 @@ BAD = [
     ("trainer.accelerator=tpus", "trainer.accelerator=tpus", "auto, cpu"),
     ("trainer.devices=2", "trainer.devices=2", "1 device"),
     ("trainer.precision=8", "trainer.precision=8", "32-true"),
+    ("trainer.precision=16-mixed", "trainer.precision=16-mixed", "bf16-mixed"),
+    ("trainer.deterministic=maybe", "trainer.deterministic=maybe", "warn"),
+    ("+trainer.limit_train_batches=2", "trainer.limit_train_batches=2", "accelerator"),
+    ("+trainer.logger=true", "trainer.logger=True", "accelerator"),
+    ("optimizer.fused=maybe", "optimizer.fused=maybe", "true or false"),
+    ("optimizer.eps=abc", "optimizer.eps=abc", "number >= 0"),
+    ("optimizer._target_=foo.Bar", "optimizer._target_=foo.Bar", "imported"),
+    ("model._target_=torch.nn.Linear", "model._target_=torch.nn.Linear", "Classifier"),
+    ("stop=5", "stop=5", "group"),
+    ("tensorboard=null", "tensorboard=null", "group"),
+    ("optimizer=null", "optimizer=null", "group"),
+    ("trainer=null", "trainer=null", "group"),
     ("+trainer.max_epochs=3", "trainer.max_epochs=3", "stop.max_epochs"),
     ("study=a/b", "study=a/b", "folder"),
     ("study=..", "study=..", "folder"),
@@ -86,7 +101,7 @@ BAD = [
 @pytest.mark.parametrize(("overrides", "named", "allowed"), BAD, ids=[bad[0] for bad in BAD])
 def test_a_bad_value_is_named_with_what_is_allowed(overrides, named, allowed):
     with pytest.raises(ConfigError) as error:
-        check(compose(overrides.split()))
+        check(compose(overrides.split(" ")))
     message = str(error.value)
     assert message.startswith(f"{named}:") and allowed in message and "\n" not in message
 
@@ -115,7 +130,10 @@ DIFFERENT = [
     ["data.augment=true"],
     ["data.replacement=true"],
     ["trainer.precision=bf16-mixed"],
-    ["+trainer.deterministic=false"],
+    ["trainer.deterministic=false"],
+    ["~optimizer.fused"],
+    ["optimizer.betas=[0.9,0.9999999]"],
+    ["optimizer.betas=[0.9,0.99999999]"],
 ]
 
 
@@ -146,6 +164,21 @@ def test_the_hash_covers_what_determines_the_losses_and_nothing_else():
 def test_study_and_variant(overrides, study, variant):
     cfg = compose(overrides)
     assert (cfg.study, cfg.names.variant) == (study, variant)
+
+
+def test_different_configurations_have_different_labels():
+    apart = [o for o in DIFFERENT if o not in (["batch_size=8"], ["seed=1"], ["data=mnist"])]
+    apart = [o for o in apart if o != ["model=resnet18"]]  # another study
+    variants = [compose(overrides).names.variant for overrides in ([], *apart)]
+    assert len(set(variants)) == len(variants)
+
+
+@pytest.mark.parametrize("override", ["~stop.loss", "~seed", "~stop", "stop.loss=${nothing}"])
+def test_what_is_missing_is_named_in_one_line(override):
+    with pytest.raises(UserError) as error:
+        compose([override])
+    assert "\n" not in str(error.value)
+    assert override.lstrip("~").partition("=")[0] in str(error.value)
 
 
 def test_run_directories_are_readable_and_distinct():

@@ -7,7 +7,7 @@ import torch
 from torchvision import datasets
 
 from cbs_lightning.data import CIFAR10, MNIST, Digits, Images, InMemoryLoader, cifar10, mnist
-from cbs_lightning.data.augment import Augmentation, crop_and_flip
+from cbs_lightning.data.augment import Augmentation
 from cbs_lightning.data.loader import SAMPLES_PER_CHUNK, Normalization
 from cbs_lightning.errors import DataError
 
@@ -108,7 +108,8 @@ def test_normalization():
 def test_augmentation_crops_and_mirrors():
     pixels = torch.arange(1, 17, dtype=torch.uint8).view(1, 4, 4, 1).repeat(500, 1, 1, 1)
     rng = torch.Generator().manual_seed(0)
-    out = crop_and_flip(pixels, Augmentation(padding=1, flip=True), rng)
+    augmentation = Augmentation(padding=1, flip=True)
+    out = augmentation.apply(pixels, augmentation.draw(500, rng))
     assert out.shape == pixels.shape
     padded = torch.nn.functional.pad(pixels[0, :, :, 0], (1, 1, 1, 1))
     windows = [padded[y : y + 4, x : x + 4] for y in range(3) for x in range(3)]

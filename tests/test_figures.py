@@ -12,8 +12,8 @@ import pytest
 from cbs_lightning import results
 from cbs_lightning.curves import curves, plain_answer
 from cbs_lightning.figures import draw, main, write_study
-from cbs_lightning.results import Result, Status, read_study
-from cbs_lightning.summary import answer_for, summary_rows
+from cbs_lightning.results import Request, Result, Status, answer, read_study
+from cbs_lightning.summary import summary_rows
 from cbs_lightning.trajectory import RuleName
 from tests.studies import N, make_run, make_study
 
@@ -30,7 +30,9 @@ def study(tmp_path) -> Path:
 
 def study_curves(study: Path):
     runs, _ = read_study(study)
-    return {c.variant: c for c in curves(answer_for(run, 1.0, RuleName.EPOCH) for run in runs)}
+    request = Request(1.0, RuleName.EPOCH, N)
+    answers = [answer(run.result, run.trajectory, request) for run in runs]
+    return {curve.variant: curve for curve in curves(answers)}
 
 
 def figures(monkeypatch, capsys, output_dir) -> str:
@@ -165,7 +167,7 @@ def test_a_run_that_stopped_too_soon_for_a_threshold_has_no_status_there(tmp_pat
     study = tmp_path / "soon"
     make_run(study, "adam", 10, 2)
     runs, _ = read_study(study)
-    row = answer_for(runs[0], 0.5, RuleName.EPOCH)
+    row = answer(runs[0].result, runs[0].trajectory, Request(0.5, RuleName.EPOCH, N))
     assert (row.status, row.steps) == (None, None)
     assert curves([row]) == []
 

@@ -11,8 +11,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from cbs_lightning import results
 from cbs_lightning.callbacks import TrajectoryRecorder
 from cbs_lightning.models import Classifier
-from cbs_lightning.results import Result, Status, answer, read_run
-from cbs_lightning.run import Interrupted, run, run_directory, step_budget
+from cbs_lightning.results import Request, Result, Status, answer, read_run
+from cbs_lightning.run import run, run_directory
+from cbs_lightning.training import Interrupted, step_budget
 from cbs_lightning.trajectory import RuleName
 
 CONTRACT = [
@@ -53,7 +54,7 @@ def forbid_training(monkeypatch):
     def train(*_):
         raise AssertionError("trained what it knew")
 
-    monkeypatch.setattr("cbs_lightning.run._train", train)
+    monkeypatch.setattr("cbs_lightning.run.train", train)
 
 
 def test_a_run_that_reaches_its_threshold(tiny):
@@ -114,8 +115,8 @@ def test_a_budget_in_steps_ends_inside_an_epoch(tiny, batch_size):
 
 
 def test_the_smaller_budget_counts(tiny):
-    assert step_budget(tiny("stop.max_steps=5", "stop.max_epochs=2"), 8) == 5
-    assert step_budget(tiny("stop.max_steps=50", "stop.max_epochs=2"), 8) == 16
+    assert step_budget(tiny("stop.max_steps=5", "stop.max_epochs=2").stop, 8) == 5
+    assert step_budget(tiny("stop.max_steps=50", "stop.max_epochs=2").stop, 8) == 16
 
 
 def test_a_run_that_diverges(tiny):
@@ -268,9 +269,7 @@ def test_k_and_sfo_follow_from_the_trajectory(tiny):
         result = run(cfg)
         stored = read_run(run_directory(cfg))
         blank = replace(result, steps=None, sfo=None, samples=None, loss=None, accuracy=None)
-        recomputed = answer(
-            blank, stored.trajectory, threshold=1.3, rule=rule, window=result.window
-        )
+        recomputed = answer(blank, stored.trajectory, Request(1.3, rule, result.window))
         assert recomputed == result
 
 

@@ -6,7 +6,7 @@ import pytest
 from cbs_lightning.config import compose
 from cbs_lightning.paper import paper_cells
 from cbs_lightning.results import Status
-from hydra_plugins.cbs_grid_sweeper import GridSweeper, restrict, rounds
+from hydra_plugins.cbs_grid_sweeper import GridSweeper, cells, rounds
 from tests.conftest import TINY
 
 
@@ -47,13 +47,13 @@ def test_finished_runs_of_an_earlier_call_are_reused(cli, tmp_path, monkeypatch)
     trained = []
     import cbs_lightning.run
 
-    train = cbs_lightning.run._train
+    train = cbs_lightning.run.train
 
     def counting(cfg, *rest):
         trained.append(cfg.seed)
         return train(cfg, *rest)
 
-    monkeypatch.setattr(cbs_lightning.run, "_train", counting)
+    monkeypatch.setattr(cbs_lightning.run, "train", counting)
     outcome = cli(*arguments, "seed=0,1,2")
     assert trained == [2]
     assert outcome.out.count("known already") == 2
@@ -63,14 +63,14 @@ def test_finished_runs_of_an_earlier_call_are_reused(cli, tmp_path, monkeypatch)
 def test_a_failing_job_does_not_take_the_others_down(cli, tmp_path, monkeypatch):
     import cbs_lightning.run
 
-    train = cbs_lightning.run._train
+    train = cbs_lightning.run.train
 
     def fails(cfg, *rest):
         if cfg.seed == 1:
             raise RuntimeError("the roof\nfell in")
         return train(cfg, *rest)
 
-    monkeypatch.setattr(cbs_lightning.run, "_train", fails)
+    monkeypatch.setattr(cbs_lightning.run, "train", fails)
     outcome = cli("-m", *TINY, "seed=0,1,2", "stop.max_epochs=1", f"output_dir={tmp_path}")
     assert outcome.code == 1
     assert found(tmp_path) == [("adam", 256, 0), ("adam", 256, 2)]
@@ -115,11 +115,11 @@ def jobs(*arguments):
         config = hydra_compose("config", fixed, return_hydra_config=True)
         sweeper = GridSweeper(config.hydra.sweeper.grid)
         sweeper.config_loader = GlobalHydra.instance().config_loader()
-        cells = []
+        found = []
         for job in sweeper._jobs(list(arguments)):
             values = dict(override.split("=", 1) for override in job)
-            cells.append((values["optimizer"], int(values["batch_size"])))
-    return cells
+            found.append((values["optimizer"], int(values["batch_size"])))
+    return found
 
 
 @pytest.mark.parametrize("study", ["cifar10_resnet20", "mnist_resnet18"])
@@ -129,11 +129,10 @@ def test_the_papers_experiments_have_exactly_its_cells(study):
         "mnist_resnet18": {"sgd": 9, "momentum": 9, "adam": 14},
     }[study]
     expected = [(name, 2**i) for name, last in largest.items() for i in range(2, last + 1)]
-    cells = jobs(f"experiment={study}")
-    assert sorted(cells) == sorted(expected)
+    found = jobs(f"experiment={study}")
+    assert sorted(found) == sorted(expected)
     paper = paper_cells(study)
-    assert sorted(cells) == sorted((name, c.batch_size) for name in paper for c in paper[name])
-    assert len(cells) == len(set(cells))
+    assert sorted(found) == sorted((name, c.batch_size) for name in paper for c in paper[name])
 
 
 def test_the_papers_settings():
@@ -155,23 +154,28 @@ def test_the_demo_has_three_optimizers_and_nine_batch_sizes():
     assert len(jobs("experiment=digits")) == 27
 
 
-def test_the_command_line_restricts_an_experiments_grid():
+def test_the_command_line_chooses_from_an_experiments_grid():
     assert len(jobs("experiment=cifar10_resnet20", "optimizer=sgd")) == 8
     assert jobs("experiment=cifar10_resnet20", "batch_size=2048") == [("adam", 2048)]
-    assert jobs("experiment=cifar10_resnet20", "batch_size=1024,2048") == [
-        ("momentum", 1024), ("adam", 1024), ("adam", 2048)
+
+
+def test_all_that_the_command_line_names_is_run():
+    assert jobs("experiment=cifar10_resnet20", "optimizer=sgd,adam", "batch_size=1024") == [
+        ("sgd", 1024), ("adam", 1024)
     ]  # fmt: skip
-    # What the grid does not have takes the place of what it has.
-    assert jobs("experiment=cifar10_resnet20", "optimizer=sgd", "batch_size=1024") == [
-        ("sgd", 1024)
-    ]
-    assert {cell[0] for cell in jobs("experiment=digits", "optimizer=adamw")} == {"adamw"}
-    assert jobs("experiment=digits", "optimizer=adam", "batch_size=48") == [("adam", 48)]
+    assert {cell[0] for cell in jobs("experiment=digits", "optimizer=adam,adamw")} == {
+        "adam", "adamw"
+    }  # fmt: skip
+    assert sorted(jobs("experiment=digits", "optimizer=adam,adamw", "batch_size=256,300")) == [
+        ("adam", 256), ("adam", 300), ("adamw", 256), ("adamw", 300)
+    ]  # fmt: skip
+    assert len(jobs("experiment=digits", "batch_size=48")) == 3
+    assert len(jobs("experiment=cifar10_resnet20", "optimizer=adamw")) == 15
 
 
-def test_restrict_without_a_grid_is_the_command_line():
-    command = {"seed": ["seed=0", "seed=1"]}
-    assert restrict([], command) == [command]
+def test_without_a_grid_the_jobs_are_the_command_lines():
+    command = {"seed": ["seed=0", "seed=1"], "batch_size": ["batch_size=4"]}
+    assert cells([], command) == [("seed=0", "batch_size=4"), ("seed=1", "batch_size=4")]
 
 
 def test_sweeping_a_hyperparameter_gives_a_variant_each(cli, tmp_path):

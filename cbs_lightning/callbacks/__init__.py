@@ -1,7 +1,7 @@
 """What watches a run: one concern each."""
 
 from cbs_lightning.callbacks.checkpoint import TimedCheckpoint
-from cbs_lightning.callbacks.curves import LogCurves
+from cbs_lightning.callbacks.log_curves import LogCurves
 from cbs_lightning.callbacks.progress import ShowProgress
 from cbs_lightning.callbacks.recorder import TrajectoryRecorder
 from cbs_lightning.callbacks.signals import StopOnSignal

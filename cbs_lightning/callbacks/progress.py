@@ -4,11 +4,11 @@ import time
 from typing import Any
 
 import lightning as L
-from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from cbs_lightning.callbacks.stop import StopAtThreshold
+from cbs_lightning.wording import duration
 
 
 class ShowProgress(L.Callback):
@@ -83,16 +83,3 @@ class TimeLeftColumn(ProgressColumn):
         if task.time_remaining is None:
             return Text("")
         return Text(f"at most {duration(task.time_remaining)} left", style="cyan")
-
-
-def duration(seconds: float) -> str:
-    """For people: two digits are enough."""
-    if seconds < 100:
-        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
-    if seconds < 100 * 60:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
-
-
-def is_terminal() -> bool:
-    return Console().is_terminal

@@ -23,8 +23,13 @@ class TrajectoryRecorder(L.Callback):
     def __init__(self) -> None:
         self.trajectory = Trajectory.empty()
         self.seconds = 0.0
+        self._steps_timed = 0  # also those after a loss that is not finite
         self._pending: list[Steps] = []
         self._started: float | None = None
+
+    @property
+    def seconds_per_step(self) -> float | None:
+        return self.seconds / self._steps_timed if self._steps_timed else None
 
     def fetch(self) -> None:
         """Bring the trajectory and the time up to date."""
@@ -35,9 +40,9 @@ class TrajectoryRecorder(L.Callback):
                 np.array([size for steps in self._pending for size in steps["size"]], np.int32),
             )
             self._pending.clear()
-            if not np.isfinite(self.trajectory.loss[-1:]).all():
-                return  # it ended before these
-            self.trajectory += latest[: latest.first_non_finite()]
+            self._steps_timed += len(latest)
+            if self.trajectory.first_non_finite() is None:
+                self.trajectory += latest[: latest.first_non_finite()]
         if self._started is not None:
             now = time.perf_counter()
             self.seconds += now - self._started
@@ -69,11 +74,12 @@ class TrajectoryRecorder(L.Callback):
     def state_dict(self) -> dict[str, Any]:
         self.fetch()
         arrays = {name: torch.from_numpy(array) for name, array in vars(self.trajectory).items()}
-        return {"seconds": self.seconds, **arrays}
+        return {"seconds": self.seconds, "steps_timed": self._steps_timed, **arrays}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         state = dict(state_dict)
         self.seconds = state.pop("seconds")
+        self._steps_timed = state.pop("steps_timed")
         self.trajectory = Trajectory(**{name: tensor.numpy() for name, tensor in state.items()})
 
 

@@ -1,7 +1,5 @@
 """Stops a run at the loss threshold, or where going on makes no sense."""
 
-from typing import Any
-
 import lightning as L
 
 from cbs_lightning.callbacks.recorder import TrajectoryRecorder
@@ -42,12 +40,6 @@ class StopAtThreshold(L.Callback):
             self.status = Status.DIVERGED
         if self.status is not None:
             trainer.should_stop = True
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"steps_read": self._steps_read}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._steps_read = state_dict["steps_read"]
 
     def _log(self, module: L.LightningModule, crossing: Reading) -> None:
         share = crossing.steps / max(1, len(self.recorder.trajectory))

@@ -8,7 +8,7 @@ from torchvision import datasets
 
 from cbs_lightning.data.augment import Augmentation
 from cbs_lightning.data.datamodule import ImageDataModule, Split
-from cbs_lightning.data.files import Checksum, check_files, fetch
+from cbs_lightning.data.files import Checksum, check_files, fetch, is_there
 from cbs_lightning.data.loader import Images, Normalization
 
 BINARY_FOLDER = "cifar-10-batches-bin"
@@ -42,17 +42,17 @@ class CIFAR10(ImageDataModule):
 
     @classmethod
     def prepare(cls, data_dir: Path) -> None:
-        if (data_dir / BINARY_FOLDER).exists():
-            check_files(data_dir / BINARY_FOLDER, BINARY_TRAIN_FILES | BINARY_TEST_FILES)
+        if is_there(data_dir, BINARY_FOLDER):
+            check_files(data_dir, BINARY_FOLDER, BINARY_TRAIN_FILES | BINARY_TEST_FILES)
             return
-        if not (data_dir / PYTHON_FOLDER).exists():
+        if not is_there(data_dir, PYTHON_FOLDER):
             instead = f"{BINARY_FOLDER}/ or {PYTHON_FOLDER}/ as unpacked from the original archive"
             fetch("CIFAR-10", lambda root: datasets.CIFAR10(root, download=True), data_dir, instead)
-        check_files(data_dir / PYTHON_FOLDER, PYTHON_FILES)
+        check_files(data_dir, PYTHON_FOLDER, PYTHON_FILES)
 
     @classmethod
     def load(cls, data_dir: Path) -> Split:
-        if (data_dir / BINARY_FOLDER).exists():
+        if is_there(data_dir, BINARY_FOLDER):
             folder = data_dir / BINARY_FOLDER
             return Split(
                 _binary_images([folder / name for name in BINARY_TRAIN_FILES]),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cbs_lightning.data.augment import Augmentation, crop_and_flip
+from cbs_lightning.data.augment import Augmentation
 from cbs_lightning.seeds import generator
 
 Batch = tuple[Tensor, Tensor]  # images (float, channels-last in memory), labels
@@ -89,14 +89,17 @@ class InMemoryLoader:
         return -(-self.steps_per_epoch // self.batches_per_chunk)
 
     def __iter__(self) -> Iterator[list[Batch]]:
-        order = self._order().to(self.images.labels.device)
+        # All random choices of an epoch reach the device at once, so that no step waits for them.
+        device = self.images.labels.device
+        order = self._order().to(device)
+        draws = self._augmentation_draws(len(order)).to(device)
         chunk_size = self.batches_per_chunk * self.batch_size
         start, self.start = self.start, 0
         for position in range(start, len(self)):
             # Before the yield: a checkpoint taken while the chunk is used must count it.
             self.position = position + 1
             samples = slice(position * chunk_size, (position + 1) * chunk_size)
-            yield self._chunk(order[samples], samples)
+            yield self._chunk(order[samples], draws[samples])
 
     def _order(self) -> Tensor:
         if self.seed is None:
@@ -107,12 +110,15 @@ class InMemoryLoader:
             return torch.randint(len(self.images), (draws,), generator=rng)
         return torch.randperm(len(self.images), generator=rng)
 
-    def _chunk(self, indices: Tensor, samples: slice) -> list[Batch]:
+    def _augmentation_draws(self, samples: int) -> Tensor:
+        if self.augmentation is None or self.seed is None:
+            return torch.empty(0)
+        return self.augmentation.draw(samples, generator(self.seed, self.epoch, 1))
+
+    def _chunk(self, indices: Tensor, draws: Tensor) -> list[Batch]:
         pixels = self.images.pixels[indices]
         if self.augmentation is not None:
-            assert self.seed is not None
-            rng = generator(self.seed, self.epoch, samples.start + 1)
-            pixels = crop_and_flip(pixels, self.augmentation, rng)
+            pixels = self.augmentation.apply(pixels, draws)
         # N x H x W x C seen as N x C x H x W is channels-last, at no cost.
         images = pixels.permute(0, 3, 1, 2).to(torch.get_default_dtype()).div_(self.images.scale)
         if self.normalization is not None:

@@ -6,7 +6,7 @@ from torchvision import datasets
 
 from cbs_lightning.data.augment import Augmentation
 from cbs_lightning.data.datamodule import ImageDataModule, Split
-from cbs_lightning.data.files import Checksum, check_files, fetch
+from cbs_lightning.data.files import Checksum, check_files, fetch, is_there
 from cbs_lightning.data.loader import Images, Normalization
 
 FOLDER = "MNIST/raw"
@@ -26,10 +26,10 @@ class MNIST(ImageDataModule):
 
     @classmethod
     def prepare(cls, data_dir: Path) -> None:
-        if not (data_dir / FOLDER).exists():
+        if not is_there(data_dir, FOLDER):
             instead = f"{FOLDER}/ with {', '.join(FILES)}"
             fetch("MNIST", lambda root: datasets.MNIST(root, download=True), data_dir, instead)
-        check_files(data_dir / FOLDER, FILES)
+        check_files(data_dir, FOLDER, FILES)
 
     @classmethod
     def load(cls, data_dir: Path) -> Split:

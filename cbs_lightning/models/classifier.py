@@ -13,7 +13,8 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 from torchmetrics.classification import MulticlassAccuracy
 
-Batch = tuple[Tensor, Tensor]
+from cbs_lightning.data.loader import Batch
+
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
 
 

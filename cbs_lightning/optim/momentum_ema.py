@@ -32,7 +32,10 @@ class MomentumEMA(Optimizer):
             if not params:
                 continue
             grads = [p.grad for p in params]
-            averages = [self.state[p].setdefault("average", torch.zeros_like(p)) for p in params]
+            for p in params:
+                if not self.state[p]:
+                    self.state[p]["average"] = torch.zeros_like(p)
+            averages = [self.state[p]["average"] for p in params]
             torch._foreach_lerp_(averages, grads, 1 - group["momentum"])
             torch._foreach_add_(params, averages, alpha=-group["lr"])
         return loss

@@ -1,0 +1,168 @@
+"""Values of a configuration that cannot be, found before anything is done with them."""
+
+import inspect
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from hydra.utils import get_object, instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from cbs_lightning.data import ImageDataModule
+from cbs_lightning.errors import ConfigError
+from cbs_lightning.models import Classifier
+from cbs_lightning.trajectory import RuleName
+
+GPUS: dict[str, Callable[[], bool]] = {
+    "cuda": torch.cuda.is_available,
+    "mps": torch.backends.mps.is_available,
+}
+ACCELERATORS = ("auto", "cpu", "gpu", *GPUS)
+PRECISIONS = ("32-true", "bf16-mixed")
+TRAINER_KEYS = {"accelerator", "devices", "precision", "deterministic", "benchmark", "profiler"}
+GIVEN_BY_RUN = {  # parameters that a run fills in from other keys
+    "data": {"data_dir", "batch_size", "seed"},
+    "model": {"in_channels", "num_classes", "optimizer", "micro_batch_size"},
+    "optimizer": {"params"},
+}
+BASES = {"data": ImageDataModule, "model": Classifier, "optimizer": torch.optim.Optimizer}
+
+
+def check(cfg: DictConfig) -> None:
+    """Raise `ConfigError` for the first value that cannot be."""
+    _check_whole_number("batch_size", cfg.batch_size, 1)
+    _check_whole_number("seed", cfg.seed, 0, most=2**32 - 1)
+    for key in ("threads", "micro_batch_size"):
+        if cfg[key] is not None:
+            _check_whole_number(key, cfg[key], 1, or_null=True)
+    for key in ("checkpoint.every_seconds", "progress.every_seconds"):
+        _check_positive(key, OmegaConf.select(cfg, key))
+    _check_whole_number("tensorboard.points_per_epoch", cfg.tensorboard.points_per_epoch, 1)
+    for key in ("output_dir", "data_dir"):
+        _require(isinstance(cfg[key], str) and cfg[key] != "", key, cfg[key], "must be a path")
+    _require(
+        re.fullmatch(r"[\w.+=-]*\w[\w.+=-]*", cfg.study) is not None,
+        "study",
+        cfg.study,
+        "must be a folder's name: letters, digits and . _ + = -",
+    )
+    _check_stop(cfg.stop)
+    _check_trainer(cfg.trainer)
+    for group in GIVEN_BY_RUN:
+        _check_arguments(group, cfg[group])
+    _check_optimizer(cfg.optimizer, cfg.names.optimizer)
+    for key in ("normalize", "augment", "replacement"):
+        value = cfg.data.get(key, False)
+        _require(isinstance(value, bool), f"data.{key}", value, "must be true or false")
+
+
+def _check_stop(stop: DictConfig) -> None:
+    _check_positive("stop.loss", stop.loss)
+    _require(stop.rule in list(RuleName), "stop.rule", stop.rule, _one_of(RuleName))
+    for key in ("window", "max_epochs", "max_steps"):
+        if stop[key] is not None:
+            _check_whole_number(f"stop.{key}", stop[key], 1, or_null=True)
+    _require(
+        stop.max_epochs is not None or stop.max_steps is not None,
+        "stop.max_epochs",
+        None,
+        "a budget is needed: set stop.max_epochs or stop.max_steps to a whole number >= 1",
+    )
+
+
+def _check_trainer(trainer: DictConfig) -> None:
+    for key in ("max_epochs", "max_steps"):
+        _require(key not in trainer, f"trainer.{key}", trainer.get(key), f"set stop.{key} instead")
+    _check_keys("trainer", trainer, TRAINER_KEYS)
+    accelerator, allowed = trainer.get("accelerator"), _one_of(ACCELERATORS)
+    _require(accelerator in ACCELERATORS, "trainer.accelerator", accelerator, allowed)
+    needed = {"gpu": list(GPUS), "cuda": ["cuda"], "mps": ["mps"]}.get(accelerator, [])
+    present = not needed or any(GPUS[name]() for name in needed)
+    _require(present, "trainer.accelerator", accelerator, "there is none here; allowed: auto, cpu")
+    devices, precision = trainer.get("devices"), trainer.get("precision")
+    _require(devices == 1, "trainer.devices", devices, "a run has 1 device")
+    _require(precision in PRECISIONS, "trainer.precision", precision, _one_of(PRECISIONS))
+    deterministic = trainer.get("deterministic", False)
+    valid = deterministic in (True, False, "warn")
+    _require(valid, "trainer.deterministic", deterministic, "allowed: true, false, warn")
+
+
+def _check_optimizer(optimizer: DictConfig, name: str) -> None:
+    _check_positive("optimizer.lr", optimizer.get("lr"))
+    in_range = "must be in [0, 1)"
+    if "momentum" in optimizer:
+        momentum = optimizer.momentum
+        _require(_is_fraction(momentum), "optimizer.momentum", momentum, in_range)
+    if "betas" in optimizer:
+        betas = optimizer.betas
+        valid = OmegaConf.is_list(betas) and len(betas) == 2 and all(map(_is_fraction, betas))
+        _require(valid, "optimizer.betas", betas, f"two numbers, each {in_range}")
+    for key in ("weight_decay", "eps"):
+        if key in optimizer:
+            value, allowed = optimizer[key], "must be a number >= 0"
+            _require(_is_number(value) and value >= 0, f"optimizer.{key}", value, allowed)
+    for key in ("fused", "foreach", "amsgrad", "nesterov", "maximize"):
+        value = optimizer.get(key)
+        valid = value is None or isinstance(value, bool)
+        _require(valid, f"optimizer.{key}", value, "must be true or false")
+    try:
+        instantiate(optimizer)([torch.nn.Parameter(torch.zeros(1))])
+    except Exception as error:  # whatever an optimizer's own checks raise is the user's to mend
+        reason = " ".join(str(error.__cause__ or error).split())
+        raise ConfigError("optimizer", name, reason) from error
+
+
+def _check_arguments(group: str, cfg: DictConfig) -> None:
+    """The keys of a group must be parameters of what it builds."""
+    key, target = f"{group}._target_", cfg.get("_target_")
+    try:
+        built = get_object(str(target))
+    except Exception as error:
+        raise ConfigError(key, target, "cannot be imported") from error
+    base = BASES[group]
+    valid = inspect.isclass(built) and issubclass(built, base)
+    _require(valid, key, target, f"must be a class derived from {base.__name__}")
+    parameters = inspect.signature(built).parameters
+    allowed = set(parameters) - GIVEN_BY_RUN[group]
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        allowed |= set(cfg) - GIVEN_BY_RUN[group]
+    _check_keys(group, cfg, allowed)
+
+
+def _check_keys(group: str, cfg: DictConfig, allowed: set[Any]) -> None:
+    for key in cfg:
+        if not str(key).startswith("_"):
+            _require(key in allowed, f"{group}.{key!s}", cfg[key], _one_of(allowed))
+
+
+def _check_whole_number(
+    key: str, value: Any, least: int, *, most: int = 2**63 - 1, or_null: bool = False
+) -> None:
+    limit = f" and <= {most}" if most < 2**63 - 1 else ""
+    allowed = f"must be a whole number >= {least}{limit}" + (" or null" if or_null else "")
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    _require(whole and least <= value <= most, key, value, allowed)
+
+
+def _check_positive(key: str, value: Any) -> None:
+    _require(_is_number(value) and value > 0, key, value, "must be a number > 0")
+
+
+def _require(condition: bool, key: str, value: Any, allowed: str) -> None:
+    if not condition:
+        raise ConfigError(key, value, allowed)
+
+
+def _one_of(values: Any) -> str:
+    return "allowed: " + ", ".join(sorted(str(value) for value in values))
+
+
+def _is_number(value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and math.isfinite(value)
+
+
+def _is_fraction(value: Any) -> bool:
+    return _is_number(value) and 0 <= value < 1

@@ -1,0 +1,27 @@
+"""Numbers and results in words."""
+
+from cbs_lightning.results import Result, Status
+
+
+def duration(seconds: float) -> str:
+    """For people: two digits are enough."""
+    if seconds < 100:
+        return f"{seconds:.0f} s" if seconds >= 9.95 else f"{seconds:.1f} s"
+    if seconds < 100 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def count_of(number: int, thing: str) -> str:
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+
+
+def describe(result: Result) -> str:
+    """What a run found, in half a line."""
+    if result.status is Status.REACHED and result.steps is not None:
+        steps = count_of(result.steps, "step")
+        found = f"reached {result.threshold:g} after {steps}, SFO {result.sfo:,}"
+    else:
+        loss = f", loss {result.loss:.3g}" if result.loss is not None else ""
+        found = f"{result.status} after {count_of(result.steps_run, 'step')}{loss}"
+    return f"{found}, {duration(result.seconds)}"
