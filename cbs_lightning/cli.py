@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException, MissingConfigException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -63,6 +63,11 @@ def one_line_errors() -> Iterator[None]:
         sys.exit(f"error: {describe_hydra_error(error)}")
     except UserError as error:
         sys.exit(f"error: {error}")
+    except ValueError as error:
+        if "Config group override must be" not in str(error):  # what Hydra says to group=null
+            raise
+        typed = [word for word in sys.argv[1:] if word.endswith("=null")]
+        sys.exit(f"error: {' '.join(typed)}: a group needs one of its options, or leave it out")
     except KeyboardInterrupt:
         print("interrupted; the same command goes on with what is not finished", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
@@ -74,6 +79,9 @@ def describe_hydra_error(error: Exception) -> str:
         group, _, name = error.missing_cfg_file.rpartition("/")
         if group and error.options:
             return f"{group}={name}: allowed: {', '.join(sorted(error.options))}"
+    if isinstance(error, OverrideParseException):
+        reason = _one_line(str(error).partition("\n")[0])
+        return f"{error.override}: cannot be read as key=value ({reason})"
     unknown = re.match(r"Could not override '([^']+)'", str(error))
     if unknown:
         key = unknown[1]

@@ -43,11 +43,8 @@ def complete(cfg: DictConfig, hydra: Any) -> DictConfig:
     """
     names = {group: hydra.runtime.choices[group] for group in (*GROUPS, "experiment")}
     completed = OmegaConf.create({k: v for k, v in cfg.items_ex(resolve=False) if k != "hydra"})
-    try:
-        OmegaConf.resolve(completed)
-    except OmegaConfBaseException as error:
-        key = getattr(error, "full_key", None) or "?"
-        raise UserError(f"{key}: {str(error).splitlines()[0]}") from error
+    _check_interpolations(completed)
+    OmegaConf.resolve(completed)
     _check_shape(completed)
     if completed.study is None:
         completed.study = names["experiment"] or f"{names['data']}_{names['model']}"
@@ -56,6 +53,16 @@ def complete(cfg: DictConfig, hydra: Any) -> DictConfig:
     with open_dict(completed):
         completed.names = names | {"variant": _variant(completed, names, searchpath)}
     return completed
+
+
+def _check_interpolations(cfg: DictConfig, prefix: str = "") -> None:
+    for key in cfg:
+        try:
+            value = cfg[key]
+        except OmegaConfBaseException as error:
+            raise UserError(f"{prefix}{key!s}: {str(error).splitlines()[0]}") from error
+        if isinstance(value, DictConfig):
+            _check_interpolations(value, f"{prefix}{key!s}.")
 
 
 def _check_shape(cfg: DictConfig) -> None:

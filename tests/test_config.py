@@ -88,8 +88,6 @@ BAD = [
     ("model._target_=torch.nn.Linear", "model._target_=torch.nn.Linear", "Classifier"),
     ("stop=5", "stop=5", "group"),
     ("tensorboard=null", "tensorboard=null", "group"),
-    ("optimizer=null", "optimizer=null", "group"),
-    ("trainer=null", "trainer=null", "group"),
     ("+trainer.max_epochs=3", "trainer.max_epochs=3", "stop.max_epochs"),
     ("study=a/b", "study=a/b", "folder"),
     ("study=..", "study=..", "folder"),
