@@ -212,7 +212,9 @@ def test_damaged_files_are_named(mnist_copy, damage):
     }[damage]
     with pytest.raises(DataError, match=reason) as error:
         MNIST.prepare(mnist_copy)
-    assert path.name in str(error.value) and "\n" not in str(error.value)
+    message = str(error.value)
+    assert message.startswith(f"data_dir={mnist_copy}: ") and path.name in message
+    assert f"delete {mnist_copy / mnist.FOLDER}" in message and "\n" not in message
 
 
 # --- Downloads
@@ -247,6 +249,26 @@ def test_a_download_that_breaks_off_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="connection lost"):
         MNIST.prepare(tmp_path / "data")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_half_made_folder_is_filled(real_data, tmp_path, monkeypatch):
+    def downloads(self: object, root: Path, **_: object) -> None:
+        shutil.copytree(real_data / "MNIST", root / "MNIST")
+
+    monkeypatch.setattr(datasets.MNIST, "__init__", downloads)
+    (tmp_path / "MNIST").mkdir()
+    MNIST.prepare(tmp_path)
+    assert [path.name for path in (tmp_path / "MNIST").iterdir()] == ["raw"]
+
+
+@pytest.mark.parametrize("data", [MNIST, CIFAR10])
+def test_a_folder_that_cannot_be_read(data, tmp_path, monkeypatch):
+    def exists(self: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "exists", exists)
+    with pytest.raises(DataError, match=f"data_dir={tmp_path}: Permission denied"):
+        data.prepare(tmp_path)
 
 
 def test_a_download_is_moved_into_place_and_checked(real_data, tmp_path, monkeypatch):

@@ -2,7 +2,7 @@ import csv
 import json
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import matplotlib.image
@@ -118,6 +118,30 @@ def test_a_seed_that_did_not_reach_rules_its_batch_size_out(tmp_path):
     curve = study_curves(study)["adam"]
     assert curve.best.batch_size == 16
     assert [point.batch_size for point in curve.unreached] == [8]
+
+
+def test_unfinished_runs_are_not_told_as_unreached(tmp_path):
+    study = tmp_path / "unfinished"
+    make_run(study, "adam", 8, 2)
+    make_run(study, "adam", 16, 3)
+    make_run(study, "adam", 32, 4, reached=False)
+    directory = next(study.glob("adam-b32-*"))
+    run = results.read_run(directory).result
+    results.write_result(
+        directory, replace(run, status=Status.INTERRUPTED, ended=Status.INTERRUPTED)
+    )
+    curve = study_curves(study)["adam"]
+    assert curve.unreached == () and "Not reached" not in plain_answer(curve)
+    write_study(study)
+    assert "| 32 | interrupted |" in (study / TABLES[1]).read_text()
+
+
+def test_when_some_seed_misses_at_every_batch_size(tmp_path):
+    study = tmp_path / "missed"
+    make_run(study, "adam", 8, 2, seed=0)
+    make_run(study, "adam", 8, 2, seed=1, reached=False)
+    answer_text = plain_answer(study_curves(study)["adam"])
+    assert "at no batch size did all seeds reach 1" in answer_text
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
