@@ -20,7 +20,7 @@ CONF_DIR = Path(__file__).parents[1] / "conf"
 GROUPS = ("data", "model", "optimizer")
 # What decides a run's losses. Everything else of the trainer's settings does too, but these:
 LOSS_KEYS = (*GROUPS, "batch_size", "micro_batch_size", "seed")
-NEUTRAL_TRAINER_KEYS = ("accelerator", "devices")
+NEUTRAL_TRAINER_KEYS = ("accelerator", "devices", "profiler")
 
 
 def compose(overrides: list[str]) -> DictConfig:

@@ -65,8 +65,8 @@ class GridSweeper(Sweeper):
     def _jobs(self, arguments: list[str]) -> list[Job]:
         parser = OverridesParser.create(config_loader=self.config_loader)
         command = _values(parser.parse_overrides(arguments))
-        if len(command.get("experiment", ())) > 1:
-            raise UserError("experiment: one experiment per sweep")
+        if len(experiments := command.get("experiment", ())) > 1:
+            raise UserError(f"{' '.join(experiments)}: one experiment per sweep")
         rows = [
             _values(parser.parse_overrides([f"{key}={value}" for key, value in row.items()]))
             for row in self.grid

@@ -162,7 +162,7 @@ def test_the_variants_really_differ():
                 assert (ends[one] - ends[other]).abs().max() > 1e-4, (one, other)
 
 
-def test_momentum_ema_moves_ten_times_less_at_first():
+def test_momentum_ema_moves_less_at_first_by_the_factor_of_its_average():
     first = {name: configured_path(name)[0] for name in ("momentum", "momentum_ema")}
     start = torch.tensor([1.0, -2.0], dtype=torch.float64)
     ratio = (first["momentum"] - start) / (first["momentum_ema"] - start)

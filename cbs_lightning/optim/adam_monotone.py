@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch.optim.optimizer import Optimizer, ParamsT
 
+from cbs_lightning.optim.closure import evaluate
+
 
 class AdamMonotone(Optimizer):
     """Algorithm 1 with v_hat_k = max(v_hat_{k-1}, v_k / (1 - beta2^{k+1})), label `max_1`.
@@ -29,10 +31,7 @@ class AdamMonotone(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = evaluate(closure)
         for group in self.param_groups:
             beta1, beta2 = group["betas"]
             params = [p for p in group["params"] if p.grad is not None]

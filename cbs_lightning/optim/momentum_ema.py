@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch.optim.optimizer import Optimizer, ParamsT
 
+from cbs_lightning.optim.closure import evaluate
+
 
 class MomentumEMA(Optimizer):
     """m <- beta m + (1 - beta) g from m = 0, then theta <- theta - lr m, without bias correction.
@@ -23,10 +25,7 @@ class MomentumEMA(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = evaluate(closure)
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
             if not params:
