@@ -197,5 +197,5 @@ def test_data_dir_comes_from_the_environment(monkeypatch):
 def test_an_experiment_is_a_delta_over_the_defaults_and_yields_to_the_command_line():
     cfg = compose(["experiment=mnist_resnet18"])
     assert (cfg.stop.loss, cfg.stop.max_epochs) == (0.01, 200)
-    assert compose(["experiment=digits"]).stop.max_epochs == 40
+    assert compose(["experiment=digits"]).stop.max_epochs == 30
     assert compose(["experiment=digits", "stop.max_epochs=7"]).stop.max_epochs == 7
