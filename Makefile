@@ -14,19 +14,20 @@ help: ## this list
 setup: $(READY) ## make .venv and install the pinned packages (the other targets do it as well)
 
 $(READY): requirements.lock
-	@test -n "$(PYTHON3)" || { echo "error: Python 3.11 is needed"; exit 1; }
+	@"$(PYTHON3)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+	  { echo "error: Python 3.11 is needed, found: $(PYTHON3)"; exit 1; }
 	@echo "Installing the pinned packages into .venv (once, several GB: PyTorch)"
 	$(PYTHON3) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@touch $@
 
 demo: $(READY) ## the main job in minutes: three optimizers, nine batch sizes, figures and the answer
-	$(BIN)/python train.py -m experiment=digits hydra/launcher=joblib hydra.launcher.n_jobs=2 \
+	@$(BIN)/python train.py -m experiment=digits hydra/launcher=joblib hydra.launcher.n_jobs=2 \
 	  'output_dir="$(OUTPUT_DIR)"'; code=$$?; \
 	$(BIN)/python -m cbs_lightning.figures "$(OUTPUT_DIR)" && exit $$code
 
 figures: $(READY) ## figures, tables and summary.csv of what is under OUTPUT_DIR (default outputs)
-	$(BIN)/python -m cbs_lightning.figures "$(OUTPUT_DIR)"
+	@$(BIN)/python -m cbs_lightning.figures "$(OUTPUT_DIR)"
 
 tensorboard: $(READY) ## browse the runs under OUTPUT_DIR at http://localhost:6006
 	$(BIN)/tensorboard --logdir "$(OUTPUT_DIR)" --host localhost
