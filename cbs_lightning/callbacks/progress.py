@@ -14,7 +14,8 @@ from cbs_lightning.wording import duration
 class ShowProgress(L.Callback):
     """Progress towards the budget of `max_steps`; a run that reaches its threshold ends sooner.
 
-    The loss shown is the latest one by the stop's rule, so that of the last epoch.
+    The loss shown is the latest one by the stop's rule, so that of the last epoch; during the
+    first, that of the latest chunk, unless reading it would make a GPU wait.
     """
 
     def __init__(
@@ -26,6 +27,7 @@ class ShowProgress(L.Callback):
         self.every_seconds = every_seconds
         self.live = live
         self._steps = 0
+        self._chunk_loss: float | None = None
 
     def on_train_start(self, *_: Any) -> None:
         self._steps = self._first_step = len(self.stop.recorder.trajectory)
@@ -48,6 +50,8 @@ class ShowProgress(L.Callback):
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, *_: Any
     ) -> None:
         self._steps += len(outputs["size"])
+        if outputs["loss"].device.type == "cpu":
+            self._chunk_loss = float(outputs["loss"].mean())
         if self.live:
             self._bar.update(self._task, completed=self._steps, state=self._state())
         elif time.monotonic() - self._shown >= self.every_seconds:
@@ -64,8 +68,8 @@ class ShowProgress(L.Callback):
 
     def _state(self) -> str:
         per_epoch = self.stop.rule.steps_per_epoch
-        latest = self.stop.latest
-        loss = f"{latest.loss:.3g}" if latest is not None else "..."
+        latest = self.stop.latest.loss if self.stop.latest is not None else self._chunk_loss
+        loss = f"{latest:.3g}" if latest is not None else "..."
         epochs = f"epoch {self._steps / per_epoch:.1f} of {self.max_steps / per_epoch:.4g}"
         return f"{epochs}, loss {loss} (until {self.stop.threshold:g})"
 
