@@ -46,6 +46,7 @@ STYLE: dict[Any, Any] = {
     "savefig.dpi": 200,
 }
 WIDTH, PLOT_HEIGHT, LEGEND_ROW_HEIGHT = 5.4, 3.3, 0.19  # inches
+UNREACHED_ROW = 0.04  # of the axes' height, at their top
 LONGEST_LABEL = 70  # characters that fit in one legend column
 TITLES = {"steps": "Steps K", "sfo": "SFO complexity K·b"}
 
@@ -63,8 +64,12 @@ def draw(study: str, study_curves: list[Curve], quantity: str) -> Figure:
         for curve in study_curves:
             _draw_curve(axes, curve, value, quantity, markers[curve.variant])
         _set_log2_axes(axes, study_curves, value)
-        for row, curve in enumerate(curve for curve in study_curves if curve.unreached):
+        missed = [curve for curve in study_curves if curve.unreached]
+        for row, curve in enumerate(missed):
             _draw_unreached(axes, curve, row)
+        if missed:
+            band = UNREACHED_ROW * len(missed) + 0.01
+            axes.axhspan(1 - band, 1, color="#F3F3F3", lw=0, zorder=0, transform=axes.transAxes)
         first = study_curves[0]
         axes.set_xlabel("Batch size b")
         axes.set_ylabel(f"{TITLES[quantity]} to loss ≤ {first.threshold:g}")
@@ -130,7 +135,7 @@ def _draw_unreached(axes: Axes, curve: Curve, row: int) -> None:
     sizes = [point.batch_size for point in curve.unreached]
     axes.plot(
         sizes,
-        [0.985 - 0.035 * row] * len(sizes),
+        [1 - UNREACHED_ROW * (row + 0.6)] * len(sizes),
         ls="none",
         marker="x",
         markersize=5,
@@ -161,7 +166,7 @@ def _set_log2_axes(
     low, high = (np.log2(min(values)), np.log2(max(values))) if values else (0.0, 1.0)
     span = max(high - low, 2.0)
     low, high = (low + high - span) / 2, (low + high + span) / 2
-    top = high + span * (0.08 + 0.05 * rows_of_unreached)
+    top = high + span * (0.08 + 1.3 * UNREACHED_ROW * rows_of_unreached)
     axes.set_ylim(2 ** (low - 0.08 * span), 2**top)
     _set_octaves(axes.yaxis, low - 0.08 * span, top, 0.0)
 
