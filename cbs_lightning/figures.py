@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from cbs_lightning.curves import Curve, Point, curves, plain_answer
@@ -69,7 +70,13 @@ def draw(study: str, study_curves: list[Curve], quantity: str) -> Figure:
             _draw_unreached(axes, curve, row)
         if missed:
             band = UNREACHED_ROW * len(missed) + 0.01
-            axes.axhspan(1 - band, 1, color="#F3F3F3", lw=0, zorder=0, transform=axes.transAxes)
+            box: dict[str, Any] = {
+                "facecolor": "#EFEFEF",
+                "lw": 0,
+                "zorder": 0,
+                "transform": axes.transAxes,
+            }
+            axes.add_patch(Rectangle((0, 1 - band), 1, band, **box))
         first = study_curves[0]
         axes.set_xlabel("Batch size b")
         axes.set_ylabel(f"{TITLES[quantity]} to loss ≤ {first.threshold:g}")
