@@ -34,8 +34,8 @@ def run_job(cfg: DictConfig) -> Result | None:
         return run(completed)
     except Interrupted as interrupted:
         print(f"{title}: {describe(interrupted.result)}; the same command goes on", flush=True)
-        if (completed.sweep.workers or 1) > 1:  # the other jobs were not told to stop
-            return interrupted.result
+        if (completed.sweep.workers or 1) > 1:
+            os._exit(interrupted.exit_code)  # this worker only; the sweep goes on without it
         sys.exit(interrupted.exit_code)
     except UserError as error:
         if not completed.sweep.jobs:
@@ -57,6 +57,7 @@ def one_line_errors() -> Iterator[None]:
         yield
         return
     os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints its own report and exits
+    previous = signal.signal(signal.SIGTERM, _terminate)
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
@@ -71,6 +72,13 @@ def one_line_errors() -> Iterator[None]:
     except KeyboardInterrupt:
         print("interrupted; the same command goes on with what is not finished", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _terminate(number: int, _: object) -> None:
+    """End as an exception does, so that a parallel sweep takes its workers along."""
+    sys.exit(128 + number)
 
 
 def describe_hydra_error(error: Exception) -> str:
