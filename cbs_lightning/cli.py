@@ -90,6 +90,9 @@ def describe_hydra_error(error: Exception) -> str:
     if isinstance(error, OverrideParseException):
         reason = _one_line(str(error).partition("\n")[0])
         return f"{error.override}: cannot be read as key=value ({reason})"
+    ambiguous = re.match(r"Ambiguous value for argument '([^']+)'", str(error))
+    if ambiguous:
+        return f"{ambiguous[1]}: several values make a sweep, which needs -m"
     unknown = re.match(r"Could not override '([^']+)'", str(error))
     if unknown:
         key = unknown[1]

@@ -67,7 +67,8 @@ class Curve:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        return tuple(sorted({run.seed for point in self.points for run in point.runs}))
+        runs = [run for point in self.points for run in (*point.reached, *point.missed)]
+        return tuple(sorted({run.seed for run in runs}))
 
     def best_of_seed(self, seed: int) -> int | None:
         """The batch size with the least SFO among the runs of one seed."""

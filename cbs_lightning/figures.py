@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Callable
-from itertools import count
+from itertools import count, cycle
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from cbs_lightning.curves import Curve, Point, curves, plain_answer
-from cbs_lightning.results import Result, answer, read_study, studies
+from cbs_lightning.results import UNFINISHED, Result, answer, read_study, studies
 from cbs_lightning.summary import summary_rows, usual_request, write_summary
 from cbs_lightning.tables import write_tables
 from cbs_lightning.wording import count_of
@@ -30,7 +30,7 @@ COLORS = {
     "adam_monotone": "#CC79A7",
     "adamw": "#000000",
 }
-OTHER_COLOR = "#7F7F7F"
+OTHER_COLORS = ("#882255", "#44AA99", "#332288", "#999933", "#AA4499", "#661100")  # Paul Tol's
 MARKERS = "osD^vPhX"
 DASHED = (0, (4, 3))
 STYLE: dict[Any, Any] = {
@@ -55,19 +55,21 @@ TITLES = {"steps": "Steps K", "sfo": "SFO complexity K·b"}
 def draw(study: str, study_curves: list[Curve], quantity: str) -> Figure:
     """Steps or SFO against batch size, all curves together."""
     with mpl.rc_context(STYLE):
-        markers = _markers(study_curves)
-        handles = _legend_handles(study_curves, markers)
+        markers, colors = _markers(study_curves), _colors(study_curves)
+        handles = _legend_handles(study_curves, markers, colors)
         columns = 2 if max(len(str(h.get_label())) for h in handles) <= LONGEST_LABEL // 2 else 1
         height = PLOT_HEIGHT + LEGEND_ROW_HEIGHT * -(-len(handles) // columns)
         figure = Figure((WIDTH, height), layout="constrained")
         axes = figure.add_subplot()
         value = _value(quantity)
         for curve in study_curves:
-            _draw_curve(axes, curve, value, quantity, markers[curve.variant])
+            _draw_curve(
+                axes, curve, value, quantity, markers[curve.variant], colors[curve.optimizer]
+            )
         _set_log2_axes(axes, study_curves, value)
         missed = [curve for curve in study_curves if curve.unreached]
         for row, curve in enumerate(missed):
-            _draw_unreached(axes, curve, row)
+            _draw_unreached(axes, curve, row, colors[curve.optimizer])
         if missed:
             band = UNREACHED_ROW * len(missed) + 0.01
             box: dict[str, Any] = {
@@ -98,8 +100,10 @@ def _markers(study_curves: list[Curve]) -> dict[str, str]:
     }
 
 
-def _color(curve: Curve) -> str:
-    return COLORS.get(curve.optimizer, OTHER_COLOR)
+def _colors(study_curves: list[Curve]) -> dict[str, str]:
+    """By optimizer; those that have no colour of their own take the others in turn."""
+    others = sorted({curve.optimizer for curve in study_curves} - COLORS.keys())
+    return COLORS | dict(zip(others, cycle(OTHER_COLORS), strict=False))
 
 
 def _draw_curve(
@@ -108,8 +112,8 @@ def _draw_curve(
     value: Callable[[Point | Result], float | None],
     quantity: str,
     marker: str,
+    color: str,
 ) -> None:
-    color = _color(curve)
     measured = [(point.batch_size, value(point)) for point in curve.points if point.reached]
     if not measured:
         return
@@ -137,7 +141,7 @@ def _draw_curve(
     )
 
 
-def _draw_unreached(axes: Axes, curve: Curve, row: int) -> None:
+def _draw_unreached(axes: Axes, curve: Curve, row: int, color: str) -> None:
     """Batch sizes that did not reach the threshold, at the top edge: K is above the budget."""
     sizes = [point.batch_size for point in curve.unreached]
     axes.plot(
@@ -147,7 +151,7 @@ def _draw_unreached(axes: Axes, curve: Curve, row: int) -> None:
         marker="x",
         markersize=5,
         markeredgewidth=1.4,
-        color=_color(curve),
+        color=color,
         transform=axes.get_xaxis_transform(),
         clip_on=False,
     )
@@ -186,15 +190,17 @@ def _set_octaves(axis: mpl.axis.Axis, low: float, high: float, margin: float) ->
     axis.set_major_formatter(FuncFormatter(lambda x, _: f"$2^{{{round(np.log2(x))}}}$"))
 
 
-def _legend_handles(study_curves: list[Curve], markers: dict[str, str]) -> list[Line2D]:
+def _legend_handles(
+    study_curves: list[Curve], markers: dict[str, str], colors: dict[str, str]
+) -> list[Line2D]:
     handles = []
     for curve in study_curves:
-        best = f", minimum at b = {curve.best.batch_size}" if curve.best else ", no minimum"
+        best = f", least SFO at b = {curve.best.batch_size}" if curve.best else ", no minimum"
         room = LONGEST_LABEL - len(best)
         name = curve.variant if len(curve.variant) <= room else curve.variant[: room - 3] + "..."
         marker = markers[curve.variant]
         handles.append(
-            Line2D([], [], color=_color(curve), marker=marker, ms=4.5, label=name + best)
+            Line2D([], [], color=colors[curve.optimizer], marker=marker, ms=4.5, label=name + best)
         )
     gray: dict[str, Any] = {"color": "#555555"}
     if any(curve.best for curve in study_curves):
@@ -229,30 +235,35 @@ def write_study(directory: Path) -> list[str]:
     lines = [f"skipped {run.directory}: {run.reason}" for run in broken]
     if not runs:
         return [*lines, f"{directory}: no run that can be read"]
-    written = [write_summary(directory, summary_rows(runs))]
     request = usual_request(runs)
     asked = f"loss <= {request.threshold:g} by rule {request.rule}"
     answers = [answer(run.result, run.trajectory, request) for run in runs]
-    lines += [
-        f"left out {run.directory}: it stopped before {asked} could be told"
-        for run, result in zip(runs, answers, strict=True)
-        if result.status is None
-    ]
+    for run, result in zip(runs, answers, strict=True):
+        if result.status in UNFINISHED:
+            lines.append(f"{run.directory}: {result.status}")
+        elif result.status is None:
+            lines.append(f"left out {run.directory}: it stopped before {asked} could be told")
     study_curves = curves(answers)
-    written += write_tables(directory / "tables", directory.name, study_curves)
+    summary = write_summary(directory, summary_rows(runs))
+    tables = write_tables(directory / "tables", directory.name, study_curves)
+    pictures: list[Path] = []
     for quantity in TITLES:
         figure = draw(directory.name, study_curves, quantity)
-        written += write_figure(figure, directory / "figures" / quantity)
+        pictures += write_figure(figure, directory / "figures" / quantity)
     lines.append(f"{directory.name}: {asked}, {count_of(len(runs), 'run')}")
     lines += [f"  {plain_answer(curve)}" for curve in study_curves]
-    return [*lines, *(f"  wrote {path}" for path in written)]
+    lines.append(f"  Figures: {' '.join(map(str, pictures))}")
+    lines.append(f"  Tables: {' '.join(map(str, tables))}")
+    return [*lines, f"  Every threshold and rule: {summary}"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("output_dir", type=Path, nargs="?", default=Path("outputs"))
-    output_dir: Path = parser.parse_args().output_dir
-    found = list(studies(output_dir))
+    parser.add_argument("--study", help="only this one")
+    arguments = parser.parse_args()
+    output_dir: Path = arguments.output_dir
+    found = [path for path in studies(output_dir) if arguments.study in (None, path.name)]
     for directory in found:
         print("\n".join(write_study(directory)), flush=True)
     if not found:

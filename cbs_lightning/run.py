@@ -33,7 +33,7 @@ def run(cfg: DictConfig) -> Result:
         if stored.result.ended not in results.UNFINISHED:
             print(f"{title}: the stored losses end too soon to tell; training anew", flush=True)
     result = train(cfg, data, directory, title, stored)
-    print(f"{title}: {describe(result)}{_sweep_time_left(cfg)}", flush=True)
+    print(f"{title}: {describe(result)}; {_where_or_how_long(cfg, directory)}", flush=True)
     return result
 
 
@@ -87,10 +87,8 @@ def _stored_run(directory: Path) -> Run | None:
         return None
 
 
-def _sweep_time_left(cfg: DictConfig) -> str:
-    """As if the jobs to come took as long as those before; early on, that is not worth telling."""
-    sweep = cfg.sweep
-    if not sweep.jobs or not sweep.jobs / 4 <= sweep.job < sweep.jobs:
-        return ""
-    seconds = (time.time() - sweep.started) / sweep.job * (sweep.jobs - sweep.job)
-    return f"; about {duration(seconds)} left"
+def _where_or_how_long(cfg: DictConfig, directory: Path) -> str:
+    """A run of its own tells where it is; one of a sweep, how long the sweep has taken."""
+    if not cfg.sweep.jobs:
+        return str(directory)
+    return f"sweep {duration(time.time() - cfg.sweep.started)} so far"

@@ -90,6 +90,8 @@ def train(
         trainer = _trainer(cfg, request, directory, title, stop, signals)
         result = replace(result, device=_device_name(trainer.strategy.root_device))
         resume = _usable(directory / results.CHECKPOINT)
+        if resume is not None:
+            print(f"{title}: goes on from {resume}", flush=True)
         trainer.fit(model, datamodule=data, ckpt_path=resume, weights_only=True)
         ended = stop.status or (Status.INTERRUPTED if signals.received else Status.EXHAUSTED)
         if ended in (Status.REACHED, Status.EXHAUSTED) and data.split.test is not None:

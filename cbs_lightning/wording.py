@@ -1,6 +1,7 @@
 """Numbers and results in words."""
 
 from cbs_lightning.results import Result, Status
+from cbs_lightning.trajectory import RuleName
 
 
 def duration(seconds: float) -> str:
@@ -22,6 +23,10 @@ def describe(result: Result) -> str:
         steps = count_of(result.steps, "step")
         found = f"reached {result.threshold:g} after {steps}, SFO {result.sfo:,}"
     else:
+        # A longer run may have answered for a smaller budget: the time is the budget's.
+        end = round(result.seconds / result.seconds_per_step) if result.seconds_per_step else 0
         loss = f", loss {result.loss:.3g}" if result.loss is not None else ""
-        found = f"{result.status} after {count_of(result.steps_run, 'step')}{loss}"
+        found = f"{result.status} after {count_of(end, 'step')}{loss} (until {result.threshold:g})"
+        if result.rule is RuleName.EPOCH and end < result.steps_per_epoch:
+            found += " within the first epoch"
     return f"{found}, {duration(result.seconds)}"

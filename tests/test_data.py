@@ -6,7 +6,7 @@ import pytest
 import torch
 from torchvision import datasets
 
-from cbs_lightning.data import CIFAR10, MNIST, Digits, Images, InMemoryLoader, cifar10, mnist
+from cbs_lightning.data import CIFAR10, MNIST, Digits, Images, InMemoryLoader, Split, cifar10, mnist
 from cbs_lightning.data.augment import Augmentation
 from cbs_lightning.data.loader import SAMPLES_PER_CHUNK, Normalization
 from cbs_lightning.errors import DataError
@@ -133,6 +133,26 @@ def test_augmentation_is_reproducible_and_changes_with_the_epoch():
 
     assert torch.equal(epoch(0), epoch(0))
     assert not torch.equal(epoch(0), epoch(1))
+
+
+@pytest.mark.parametrize(
+    ("pixels", "labels", "problem"),
+    [
+        (torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.zeros(4).long(), "N x H x W x 1"),
+        (torch.zeros(4, 8, 8, 1), torch.zeros(4).long(), "uint8"),
+        (torch.zeros(4, 8, 8, 1, dtype=torch.uint8), torch.zeros(4), "int64"),
+        (torch.zeros(4, 8, 8, 1, dtype=torch.uint8), torch.zeros(3).long(), "one a sample"),
+        (torch.zeros(4, 8, 8, 1, dtype=torch.uint8), torch.full((4,), 10), "0 to 9"),
+    ],
+)
+def test_a_new_data_set_is_checked(pixels, labels, problem):
+    class New(Digits):
+        @classmethod
+        def load(cls, data_dir: Path) -> Split:
+            return Split(Images(pixels, labels), None)
+
+    with pytest.raises(DataError, match=f"New: .*{problem}"):
+        New("data", 4, 0).setup("fit")
 
 
 def test_digits():

@@ -366,7 +366,7 @@ def test_hparams_follow_a_new_answer(tiny):
 @pytest.mark.parametrize(
     ("overrides", "steps"),
     [
-        ("data=cifar10 model=resnet20_authors batch_size=64", 200),
+        ("data=cifar10 model=resnet20_authors batch_size=32", 200),
         ("data=mnist model=resnet18 batch_size=16", 200),
     ],
 )
@@ -374,7 +374,13 @@ def test_real_data_trains_with_falling_loss(real_data, tmp_path, overrides, step
     from cbs_lightning.config import compose
 
     cfg = compose(
-        [*overrides.split(), f"output_dir={tmp_path}", f"stop.max_steps={steps}", "stop.loss=1e-9"]
+        [
+            *overrides.split(),
+            f"output_dir={tmp_path}",
+            f"stop.max_steps={steps}",
+            "stop.loss=1e-9",
+            "threads=1",
+        ]
     )
     result = run(cfg)
     loss = read_run(run_directory(cfg)).trajectory.loss

@@ -75,7 +75,7 @@ class ShowProgress(L.Callback):
 
     def _time_left(self) -> str:
         per_step = (self._shown - self._started) / max(1, self._steps - self._first_step)
-        return f"at most {duration((self.max_steps - self._steps) * per_step)} left"
+        return f"at most {duration((self.max_steps - self._steps) * per_step)} left for this run"
 
 
 class TimeLeftColumn(ProgressColumn):

@@ -10,6 +10,7 @@ import torch
 
 from cbs_lightning.data.augment import Augmentation
 from cbs_lightning.data.loader import Images, InMemoryLoader, Normalization
+from cbs_lightning.errors import DataError
 
 TEST_BATCH_SIZE = 1000  # samples; the test set's batches have no effect on its accuracy
 
@@ -96,4 +97,22 @@ def _prepared(data: type[ImageDataModule], data_dir: Path) -> None:
 
 @cache
 def _loaded(data: type[ImageDataModule], data_dir: Path) -> Split:
-    return data.load(data_dir)
+    split = data.load(data_dir)
+    for images in split:
+        if images is not None:
+            _check(data, images)
+    return split
+
+
+def _check(data: type[ImageDataModule], images: Images) -> None:
+    """What a new data set is most easily wrong about."""
+    pixels, labels = images.pixels, images.labels
+    shape = f"N x H x W x {data.in_channels}"
+    if pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[3] != data.in_channels:
+        found = f"{pixels.dtype} of shape {tuple(pixels.shape)}"
+        raise DataError(f"{data.__name__}: pixels must be uint8, {shape}, not {found}")
+    if labels.dtype != torch.long or labels.shape != pixels.shape[:1]:
+        found = f"{labels.dtype} of shape {tuple(labels.shape)}"
+        raise DataError(f"{data.__name__}: labels must be int64, one a sample, not {found}")
+    if not 0 <= int(labels.min()) <= int(labels.max()) < data.num_classes:
+        raise DataError(f"{data.__name__}: labels must be 0 to {data.num_classes - 1}")
