@@ -215,8 +215,8 @@ def _legend_handles(
 
 def _title(study: str, study_curves: list[Curve]) -> str:
     seeds = {seed for curve in study_curves for seed in curve.seeds}
-    count = f"{len(seeds)} seeds, median" if len(seeds) > 1 else f"seed {min(seeds)}"
-    return f"{study}: rule {study_curves[0].rule}, {count}"
+    told = f"{len(seeds)} seeds, median" if len(seeds) > 1 else "".join(f"seed {s}" for s in seeds)
+    return f"{study}: rule {study_curves[0].rule}, {told or 'no run finished'}"
 
 
 def write_figure(figure: Figure, stem: Path) -> list[Path]:

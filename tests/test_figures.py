@@ -136,6 +136,15 @@ def test_unfinished_runs_are_not_told_as_unreached(tmp_path):
     assert "| 32 | interrupted |" in (study / TABLES[1]).read_text()
 
 
+def test_only_an_unfinished_run(tmp_path):
+    study = tmp_path / "begun"
+    make_run(study, "adam", 8, 2, reached=False)
+    directory = next(study.iterdir())
+    run = results.read_run(directory).result
+    results.write_result(directory, replace(run, status=Status.FAILED, ended=Status.FAILED))
+    assert f"{directory}: failed" in write_study(study)
+
+
 def test_when_some_seed_misses_at_every_batch_size(tmp_path):
     study = tmp_path / "missed"
     make_run(study, "adam", 8, 2, seed=0)
