@@ -366,7 +366,7 @@ def test_hparams_follow_a_new_answer(tiny):
 @pytest.mark.parametrize(
     ("overrides", "steps"),
     [
-        ("data=cifar10 model=resnet20_authors batch_size=32", 200),
+        ("data=cifar10 model=resnet20_authors batch_size=32", 300),
         ("data=mnist model=resnet18 batch_size=16", 200),
     ],
 )
