@@ -10,6 +10,7 @@ import torch
 from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from cbs_lightning.choices import AUTO
 from cbs_lightning.data import ImageDataModule
 from cbs_lightning.errors import ConfigError
 from cbs_lightning.models import Classifier
@@ -24,7 +25,13 @@ PRECISIONS = ("32-true", "bf16-mixed")
 TRAINER_KEYS = {"accelerator", "devices", "precision", "deterministic", "benchmark", "profiler"}
 GIVEN_BY_RUN = {  # parameters that a run fills in from other keys
     "data": {"data_dir", "batch_size", "seed"},
-    "model": {"in_channels", "num_classes", "optimizer", "micro_batch_size"},
+    "model": {
+        "in_channels",
+        "num_classes",
+        "optimizer",
+        "micro_batch_size",
+        "activation_checkpointing",
+    },
     "optimizer": {"params"},
 }
 BASES = {"data": ImageDataModule, "model": Classifier, "optimizer": torch.optim.Optimizer}
@@ -34,14 +41,21 @@ def check(cfg: DictConfig) -> None:
     """Raise `ConfigError` for the first value that cannot be."""
     _check_whole_number("batch_size", cfg.batch_size, 1)
     _check_whole_number("seed", cfg.seed, 0, most=2**32 - 1)
-    for key in ("threads", "micro_batch_size"):
-        if cfg[key] is not None:
-            _check_whole_number(key, cfg[key], 1, or_null=True)
+    if cfg.threads is not None:
+        _check_whole_number("threads", cfg.threads, 1, " or null")
+    if cfg.micro_batch_size not in (None, AUTO):
+        _check_whole_number("micro_batch_size", cfg.micro_batch_size, 1, ", null or auto")
+    for key in ("activation_checkpointing", "checkpoint.keep"):
+        value = OmegaConf.select(cfg, key)
+        _require(isinstance(value, bool), key, value, "must be true or false")
     for key in ("checkpoint.every_seconds", "progress.every_seconds"):
         _check_positive(key, OmegaConf.select(cfg, key))
     _check_whole_number("tensorboard.points_per_epoch", cfg.tensorboard.points_per_epoch, 1)
     for key in ("output_dir", "data_dir"):
         _require(isinstance(cfg[key], str) and cfg[key] != "", key, cfg[key], "must be a path")
+    trusted = cfg.trusted_packages
+    valid = OmegaConf.is_list(trusted) and all(isinstance(name, str) for name in trusted)
+    _require(valid, "trusted_packages", trusted, "must be a list of packages' names")
     _require(
         re.fullmatch(r"[\w.+=-]*\w[\w.+=-]*", cfg.study) is not None,
         "study",
@@ -63,7 +77,7 @@ def _check_stop(stop: DictConfig) -> None:
     _require(stop.rule in list(RuleName), "stop.rule", stop.rule, _one_of(RuleName))
     for key in ("window", "max_epochs", "max_steps"):
         if stop[key] is not None:
-            _check_whole_number(f"stop.{key}", stop[key], 1, or_null=True)
+            _check_whole_number(f"stop.{key}", stop[key], 1, " or null")
     _require(
         stop.max_epochs is not None or stop.max_steps is not None,
         "stop.max_epochs",
@@ -138,10 +152,10 @@ def _check_keys(group: str, cfg: DictConfig, allowed: set[Any]) -> None:
 
 
 def _check_whole_number(
-    key: str, value: Any, least: int, *, most: int = 2**63 - 1, or_null: bool = False
+    key: str, value: Any, least: int, others: str = "", *, most: int = 2**63 - 1
 ) -> None:
     limit = f" and <= {most}" if most < 2**63 - 1 else ""
-    allowed = f"must be a whole number >= {least}{limit}" + (" or null" if or_null else "")
+    allowed = f"must be a whole number >= {least}{limit}{others}"
     whole = isinstance(value, int) and not isinstance(value, bool)
     _require(whole and least <= value <= most, key, value, allowed)
 

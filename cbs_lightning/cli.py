@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -15,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from cbs_lightning.config import complete, compose
 from cbs_lightning.errors import UserError
+from cbs_lightning.locks import BusyError
 from cbs_lightning.results import ERROR, Result
 from cbs_lightning.run import run, run_directory, run_title
 from cbs_lightning.training import Interrupted
@@ -23,8 +25,18 @@ from cbs_lightning.wording import describe
 GROUP_CHOICE = r"(data|model|optimizer)=\w+|hydra\.searchpath=.*"
 
 
-def run_job(cfg: DictConfig) -> Result | None:
-    """Run a configuration that Hydra composed. In a sweep a failed job returns None."""
+def run_job(cfg: DictConfig) -> Result | BusyError | None:
+    """Run a configuration that Hydra composed.
+
+    In a sweep a job that failed, or was not begun because the sweep stops, returns None, and one
+    that another process works on returns `BusyError`.
+    """
+    stop_file = Path(cfg.sweep.stop_file) if cfg.sweep.stop_file else None
+    if stop_file is not None:  # a worker leaves these to the sweep, which then makes the file
+        for number in (signal.SIGINT, signal.SIGUSR2):
+            signal.signal(number, signal.SIG_IGN)
+        if stop_file.exists():
+            return None
     try:
         completed = complete(cfg, HydraConfig.get())
     except UserError as error:
@@ -34,9 +46,18 @@ def run_job(cfg: DictConfig) -> Result | None:
         return run(completed)
     except Interrupted as interrupted:
         print(f"{title}: {describe(interrupted.result)}; the same command goes on", flush=True)
-        if (completed.sweep.workers or 1) > 1:
+        if stop_file is None:
+            if interrupted.signal_number == signal.SIGUSR2:
+                _hand_over(signal.SIGUSR2)
+            sys.exit(interrupted.exit_code)
+        if not stop_file.exists():
             os._exit(interrupted.exit_code)  # this worker only; the sweep goes on without it
-        sys.exit(interrupted.exit_code)
+        return interrupted.result
+    except BusyError as busy:
+        if not completed.sweep.jobs:
+            sys.exit(f"error: {busy}")
+        print(f"{title}: another process works on it; comes last", flush=True)
+        return busy
     except UserError as error:
         if not completed.sweep.jobs:
             sys.exit(f"error: {error}")
@@ -50,6 +71,12 @@ def run_job(cfg: DictConfig) -> Result | None:
     return None
 
 
+def _hand_over(number: signal.Signals) -> None:
+    """Let whoever listened before, such as a cluster's launcher, have the signal now."""
+    if signal.getsignal(number) is not signal.SIG_DFL:
+        signal.raise_signal(number)
+
+
 @contextmanager
 def one_line_errors() -> Iterator[None]:
     """Turn Hydra's errors and this project's into one line, unless HYDRA_FULL_ERROR is set."""
@@ -57,6 +84,7 @@ def one_line_errors() -> Iterator[None]:
         yield
         return
     os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints its own report and exits
+    sys.argv[1:] = map(_quoted, sys.argv[1:])
     previous = signal.signal(signal.SIGTERM, _terminate)
     try:
         yield
@@ -74,6 +102,14 @@ def one_line_errors() -> Iterator[None]:
         sys.exit(128 + signal.SIGINT)
     finally:
         signal.signal(signal.SIGTERM, previous)
+
+
+def _quoted(word: str) -> str:
+    """A run directory's name may have = and commas, to which Hydra gives a meaning."""
+    if not re.match("repeat=[^'\"]", word):
+        return word
+    key, _, path = word.partition("=")
+    return f"{key}='{path}'"
 
 
 def _terminate(number: int, _: object) -> None:

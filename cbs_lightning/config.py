@@ -11,10 +11,12 @@ from typing import Any
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import MissingConfigException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from cbs_lightning.errors import ConfigError, UserError
+from cbs_lightning.repeat import repeated
 
 CONF_DIR = Path(__file__).parents[1] / "conf"
 GROUPS = ("data", "model", "optimizer")
@@ -46,12 +48,24 @@ def complete(cfg: DictConfig, hydra: Any) -> DictConfig:
     _check_interpolations(completed)
     OmegaConf.resolve(completed)
     _check_shape(completed)
+    stored_variant = None
+    if completed.repeat is not None:
+        overrides = list(hydra.overrides.task)
+        completed, names = repeated(completed, names, GROUPS, overrides)
+        stored_variant = names.pop("variant")
+        _check_shape(completed)
     if completed.study is None:
         completed.study = names["experiment"] or f"{names['data']}_{names['model']}"
     completed.study = str(completed.study)
     searchpath = [o for o in hydra.overrides.hydra if o.startswith("hydra.searchpath=")]
+    try:
+        variant = _variant(completed, names, searchpath)
+    except MissingConfigException:
+        if stored_variant is None:
+            raise
+        variant = stored_variant  # of an optimizer that has no name here
     with open_dict(completed):
-        completed.names = names | {"variant": _variant(completed, names, searchpath)}
+        completed.names = names | {"variant": variant}
     return completed
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable
+from io import BytesIO
 from itertools import count, cycle
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from cbs_lightning.curves import Curve, Point, curves, plain_answer
 from cbs_lightning.results import UNFINISHED, Result, answer, read_study, studies
+from cbs_lightning.storage import write_atomically
 from cbs_lightning.summary import summary_rows, usual_request, write_summary
 from cbs_lightning.tables import write_tables
 from cbs_lightning.wording import count_of
@@ -49,6 +51,7 @@ STYLE: dict[Any, Any] = {
 WIDTH, PLOT_HEIGHT, LEGEND_ROW_HEIGHT = 5.4, 3.3, 0.19  # inches
 UNREACHED_ROW = 0.04  # of the axes' height, at their top
 LONGEST_LABEL = 70  # characters that fit in one legend column
+UNDATED = {"png": ["Software"], "pdf": ["CreationDate", "Producer", "Creator"]}  # left out
 TITLES = {"steps": "Steps K", "sfo": "SFO complexity K·b"}
 
 
@@ -222,10 +225,13 @@ def _title(study: str, study_curves: list[Curve]) -> str:
 def write_figure(figure: Figure, stem: Path) -> list[Path]:
     """As PNG and PDF; the same figure gives the same bytes."""
     stem.parent.mkdir(parents=True, exist_ok=True)
-    paths = [stem.with_suffix(".png"), stem.with_suffix(".pdf")]
-    with mpl.rc_context(STYLE):
-        figure.savefig(paths[0], metadata={"Software": None})
-        figure.savefig(paths[1], metadata={"CreationDate": None, "Producer": None, "Creator": None})
+    paths = []
+    for form, undated in UNDATED.items():
+        picture = BytesIO()
+        with mpl.rc_context(STYLE):
+            figure.savefig(picture, format=form, metadata=dict.fromkeys(undated))
+        paths.append(stem.with_suffix(f".{form}"))
+        write_atomically(paths[-1], picture.getvalue())
     return paths
 
 

@@ -1,18 +1,17 @@
 """What a run directory looks like: the only place that knows."""
 
 import json
-import os
 import re
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from io import BytesIO
 from pathlib import Path
-from typing import Any
-from zipfile import BadZipFile
+from typing import Any, TypeVar, get_origin, get_type_hints
 
 import numpy as np
 
+from cbs_lightning.storage import write_atomically
 from cbs_lightning.trajectory import (
     Reading,
     Rule,
@@ -22,11 +21,14 @@ from cbs_lightning.trajectory import (
     last_reading,
 )
 
+Parsed = TypeVar("Parsed")
+
 SCHEMA_VERSION = 1
 RESULT = "result.json"
 TRAJECTORY = "trajectory.npz"
 CONFIG = "config.yaml"
 CHECKPOINT = "last.ckpt"
+PREVIOUS_CHECKPOINT = "previous.ckpt"
 ERROR = "error.txt"
 
 
@@ -87,6 +89,8 @@ class Result:
     device: str
     config_hash: str
     versions: dict[str, str]
+    commit: str | None = None  # of this project's code; with a + where it was changed since
+    configuration: dict[str, Any] = field(default_factory=dict)  # all of it, resolved
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,14 @@ class Run:
     directory: Path
     result: Result
     trajectory: Trajectory
+
+
+class DamagedError(ValueError):
+    """A file of a run directory that is not what it should be."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path.name}: {' '.join(reason.split())}")
+        self.path = path
 
 
 @dataclass(frozen=True)
@@ -178,39 +190,47 @@ def write_trajectory(directory: Path, trajectory: Trajectory) -> None:
     write_atomically(directory / TRAJECTORY, buffer.getvalue())
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Readers see the old content or the new one, also after a power cut."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with scratch.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(path)
-    finally:
-        scratch.unlink(missing_ok=True)
-
-
 def read_run(directory: Path) -> Run:
-    """Raise ValueError where the files are not those of a run, OSError where there are none."""
-    text = (directory / RESULT).read_text()
+    """Raise `DamagedError` where a file is not that of a run, OSError where there is none."""
+    result = _checked(directory / RESULT, _parse_result)
+    trajectory = _checked(directory / TRAJECTORY, _parse_trajectory)
+    if len(trajectory) < result.steps_run:
+        raise DamagedError(directory / TRAJECTORY, f"ends before step {result.steps_run}")
+    # A process that died between the two writes left losses beyond what the result knows of.
+    return Run(directory, result, trajectory[: result.steps_run])
+
+
+def _checked(path: Path, parse: Callable[[bytes], Parsed]) -> Parsed:
+    content = path.read_bytes()
     try:
-        values = json.loads(text)
-        known = {field.name for field in fields(Result)}
-        values = {key: value for key, value in values.items() if key in known}
-        values |= {key: Status(values[key]) for key in ("status", "ended")}
-        values["rule"] = RuleName(values["rule"])
-        result = Result(**values)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{RESULT}: {error}") from error
-    try:
-        with np.load(directory / TRAJECTORY, allow_pickle=False) as arrays:
-            trajectory = Trajectory(arrays["loss"], arrays["correct"], arrays["size"])
-    except (ValueError, KeyError, EOFError, BadZipFile) as error:
-        raise ValueError(f"{TRAJECTORY}: {error}") from error
-    if not len(trajectory.loss) == len(trajectory.correct) == len(trajectory.size):
-        raise ValueError(f"{TRAJECTORY}: arrays of different lengths")
-    return Run(directory, result, trajectory)
+        return parse(content)
+    except Exception as error:  # whatever garbled bytes make json, zipfile and numpy raise
+        raise DamagedError(path, f"{type(error).__name__}: {error}") from error
+
+
+def _parse_result(content: bytes) -> Result:
+    values = json.loads(content)
+    values = {field.name: values[field.name] for field in fields(Result) if field.name in values}
+    values |= {key: Status(values[key]) for key in ("status", "ended")}
+    values["rule"] = RuleName(values["rule"])
+    result = Result(**values)
+    for name, kind in get_type_hints(Result).items():
+        kind = get_origin(kind) if get_origin(kind) is dict else kind
+        accepted = kind | int if isinstance(0.5, kind) else kind
+        if not isinstance(value := getattr(result, name), accepted):
+            raise TypeError(f"{name} is {value!r}")
+    return result
+
+
+def _parse_trajectory(content: bytes) -> Trajectory:
+    with np.load(BytesIO(content), allow_pickle=False) as arrays:
+        trajectory = Trajectory(arrays["loss"], arrays["correct"], arrays["size"])
+    loss, *others = vars(trajectory).values()
+    if any(array.ndim != 1 or len(array) != len(loss) for array in (loss, *others)):
+        raise ValueError("arrays of different lengths")
+    if loss.dtype != np.float32 or any(array.dtype != np.int32 for array in others):
+        raise ValueError("arrays of other types than float32, int32, int32")
+    return trajectory
 
 
 def read_study(directory: Path) -> tuple[list[Run], list[Broken]]:
@@ -221,7 +241,7 @@ def read_study(directory: Path) -> tuple[list[Run], list[Broken]]:
             continue
         try:
             runs.append(read_run(path))
-        except (ValueError, OSError) as error:
+        except (DamagedError, OSError) as error:
             broken.append(Broken(path, f"{type(error).__name__}: {error}"))
     runs.sort(key=lambda run: (run.result.variant, run.result.batch_size, run.result.seed))
     return runs, broken

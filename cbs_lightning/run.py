@@ -1,37 +1,63 @@
 """One run: its request is answered from what is stored, else by training."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from cbs_lightning import results
+from cbs_lightning.checkpoints import has_checkpoint
 from cbs_lightning.checks import check
 from cbs_lightning.config import config_hash
 from cbs_lightning.data import ImageDataModule
-from cbs_lightning.results import Request, Result, Run, Status
+from cbs_lightning.errors import UserError
+from cbs_lightning.locks import locked
+from cbs_lightning.results import DamagedError, Request, Result, Run, Status
+from cbs_lightning.storage import remove_scratch, set_aside
 from cbs_lightning.tensorboard import publish
-from cbs_lightning.training import step_budget, train
+from cbs_lightning.training import check_batches, step_budget, train
 from cbs_lightning.trajectory import RuleName
 from cbs_lightning.wording import describe, duration
 
+TOO_SOON = "the stored losses end too soon to tell"
+GOES_ON = "training goes on from the checkpoint that was kept"
+BEGINS_ANEW = "no checkpoint was kept (checkpoint.keep=true does), so it is trained anew"
+
 
 def run(cfg: DictConfig) -> Result:
-    """Answer the configuration's request. Raises what `check_run` and `train` raise."""
+    """Answer the configuration's request.
+
+    Raises what `check_run` and `train` raise, and `BusyError` where another process works on the
+    run and the configuration does not wait for it.
+    """
     data = check_run(cfg)
-    directory = run_directory(cfg)
-    title = run_title(cfg)
-    stored = _stored_run(directory)
-    if stored is not None:
-        known = answer_from_store(cfg, stored)
-        if known is not None:
-            if known != stored.result:
-                publish(directory, known)
-            print(f"{title}: {describe(known)}, known already", flush=True)
-            return known
-        if stored.result.ended not in results.UNFINISHED:
-            print(f"{title}: the stored losses end too soon to tell; training anew", flush=True)
+    directory, title = run_directory(cfg), run_title(cfg)
+    with _output_errors(cfg):
+        stored = _stored_run(cfg, directory)
+        if stored is not None and answer_from_store(cfg, stored) == stored.result:
+            return _known_already(title, stored.result)
+        if stored is None:
+            data.setup("fit")
+            check_batches(cfg, data)
+        directory.mkdir(parents=True, exist_ok=True)
+        with locked(directory, title, wait=cfg.sweep.wait):
+            remove_scratch(directory)
+            return _answer(cfg, data, directory, title)
+
+
+def _answer(cfg: DictConfig, data: ImageDataModule, directory: Path, title: str) -> Result:
+    """Answer the request in a directory that is this process's."""
+    stored = _stored_run(cfg, directory, recover=True)
+    known = answer_from_store(cfg, stored) if stored is not None else None
+    if known is not None:
+        publish(directory, known)
+        return _known_already(title, known)
+    if stored is not None and stored.result.ended not in results.UNFINISHED:
+        kept = has_checkpoint(directory)
+        print(f"{title}: {TOO_SOON}; {GOES_ON if kept else BEGINS_ANEW}", flush=True)
     result = train(cfg, data, directory, title, stored)
     print(f"{title}: {describe(result)}; {_where_or_how_long(cfg, directory)}", flush=True)
     return result
@@ -77,14 +103,42 @@ def answer_from_store(cfg: DictConfig, stored: Run) -> Result | None:
     return result if answered else None
 
 
-def _stored_run(directory: Path) -> Run | None:
+def _stored_run(cfg: DictConfig, directory: Path, *, recover: bool = False) -> Run | None:
+    """The run as it is stored; to recover is to set a damaged file aside."""
     try:
-        return results.read_run(directory)
+        stored = results.read_run(directory)
     except FileNotFoundError:
         return None
-    except (ValueError, OSError) as error:
-        print(f"{directory}: cannot be read ({error}); training it anew", flush=True)
+    except DamagedError as error:
+        if recover:
+            aside = set_aside(error.path)
+            print(f"{error.path}: damaged ({error}), kept as {aside.name}", flush=True)
         return None
+    if stored.result.config_hash != config_hash(cfg):
+        raise UserError(f"{directory}: holds a run of another configuration; move it away")
+    return stored
+
+
+@contextmanager
+def _output_errors(cfg: DictConfig) -> Iterator[None]:
+    """A disk that is full, read-only or gone is the user's to mend, and takes one line."""
+    try:
+        yield
+    except OSError as error:
+        output_dir = Path(cfg.output_dir)
+        if error.filename and not Path(error.filename).is_relative_to(output_dir):
+            raise
+        reason = error.strerror or str(error) or type(error).__name__
+        where = f" ({error.filename})" if error.filename else ""
+        raise UserError(
+            f"output_dir={output_dir}: {reason}{where}; whatever was written before is whole, "
+            "and the same command goes on from it"
+        ) from error
+
+
+def _known_already(title: str, result: Result) -> Result:
+    print(f"{title}: {describe(result)}, known already", flush=True)
+    return result
 
 
 def _where_or_how_long(cfg: DictConfig, directory: Path) -> str:

@@ -7,10 +7,12 @@ from dataclasses import asdict, fields
 from io import StringIO
 from pathlib import Path
 
-from cbs_lightning.results import Request, Result, Run, answer, write_atomically
+from cbs_lightning.results import Request, Result, Run, answer
+from cbs_lightning.storage import write_atomically
 from cbs_lightning.trajectory import RuleName
 
 SUMMARY = "summary.csv"
+LEFT_OUT = ("versions", "configuration")
 LADDER = (2.0, 1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 
 
@@ -36,7 +38,7 @@ def usual_request(runs: list[Run]) -> Request:
 
 
 def write_summary(directory: Path, rows: list[Result]) -> Path:
-    keys = [field.name for field in fields(Result) if field.name != "versions"]
+    keys = [field.name for field in fields(Result) if field.name not in LEFT_OUT]
     text = StringIO()
     writer = csv.DictWriter(text, keys, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()

@@ -9,7 +9,8 @@ from statistics import median
 
 from cbs_lightning.curves import Curve, Point
 from cbs_lightning.paper import PaperCell, paper_cells
-from cbs_lightning.results import Result, write_atomically
+from cbs_lightning.results import Result
+from cbs_lightning.storage import write_atomically
 
 NAME = "time_and_accuracy"
 NOT_MEASURED = "not measured"

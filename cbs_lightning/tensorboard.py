@@ -17,9 +17,9 @@ METRICS = ("steps", "sfo", "samples", "accuracy", "loss", "test_accuracy", "seco
 
 
 def publish(directory: Path, result: Result) -> None:
-    """Make this the run's result."""
-    write_result(directory, result)
+    """Make this the run's result, which is written last: a run with a result is whole."""
     write_hparams(directory, result)
+    write_result(directory, result)
 
 
 def write_hparams(directory: Path, result: Result) -> None:

@@ -1,11 +1,6 @@
 """How many CPU threads a run gets."""
 
 import os
-from pathlib import Path
-
-from omegaconf import DictConfig, OmegaConf
-
-from cbs_lightning import results
 
 
 def cores() -> int:
@@ -15,10 +10,6 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def threads(cfg: DictConfig, directory: Path) -> int:
-    """As asked for; else as the run began with, since sums depend on it; else a fair share."""
-    if cfg.threads is not None:
-        return int(cfg.threads)
-    if (directory / results.CHECKPOINT).exists():
-        return int(OmegaConf.select(OmegaConf.load(directory / results.CONFIG), "threads"))
-    return max(1, cores() // (cfg.sweep.workers or 1))
+def fair_share(workers: int) -> int:
+    """Of the cores, for one of several runs at a time."""
+    return max(1, cores() // workers)

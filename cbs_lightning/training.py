@@ -1,15 +1,14 @@
 """Training: a configuration becomes a model and a trainer, and leaves a result."""
 
-import importlib.metadata
 import logging
-import platform
 import signal
 import traceback
 import warnings
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import torch
@@ -18,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from torch import nn
 
-from cbs_lightning import results
+from cbs_lightning import record, results
 from cbs_lightning.callbacks import (
     LogCurves,
     ShowProgress,
@@ -27,16 +26,22 @@ from cbs_lightning.callbacks import (
     TimedCheckpoint,
     TrajectoryRecorder,
 )
+from cbs_lightning.checkpoints import DurableCheckpointIO, latest_checkpoint, remove_checkpoints
+from cbs_lightning.choices import AUTO, resolve
 from cbs_lightning.config import config_hash, hyperparameters
 from cbs_lightning.data import ImageDataModule
 from cbs_lightning.errors import ConfigError, UserError
+from cbs_lightning.memory import automatic_slice, is_out_of_memory
 from cbs_lightning.models import Classifier
 from cbs_lightning.results import Request, Result, Run, Status
+from cbs_lightning.storage import write_atomically
 from cbs_lightning.tensorboard import publish
-from cbs_lightning.threads import threads
 from cbs_lightning.trajectory import Rule, RuleName
 
-PACKAGES = ("torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy")
+OUT_OF_MEMORY = (
+    "out of memory; set micro_batch_size=auto (with BatchNorm that changes the losses) or "
+    "activation_checkpointing=true (that does not), or run fewer jobs at a time"
+)
 
 
 class Interrupted(Exception):  # noqa: N818 - it is not an error
@@ -45,6 +50,7 @@ class Interrupted(Exception):  # noqa: N818 - it is not an error
     def __init__(self, result: Result, signal_number: int) -> None:
         super().__init__(result, signal_number)
         self.result = result
+        self.signal_number = signal_number
         self.exit_code = 128 + signal_number
 
 
@@ -60,13 +66,14 @@ def step_budget(stop: DictConfig, steps_per_epoch: int) -> int:
 def train(
     cfg: DictConfig, data: ImageDataModule, directory: Path, title: str, stored: Run | None
 ) -> Result:
-    """Train to the threshold or to the end of the budget.
+    """Train to the threshold or to the end of the budget, in a directory that is this process's.
 
     However it ends there is a result; one of an unfinished run does not replace a `stored` one
     that knows more. A signal ends in `Interrupted`, after the run was saved.
     """
+    identity = config_hash(cfg)
     cfg = cfg.copy()
-    cfg.threads = threads(cfg, directory)
+    resolve(cfg, directory)
     torch.set_num_threads(cfg.threads)
     L.seed_everything(cfg.seed, verbose=False)
     data.setup("fit")
@@ -78,18 +85,23 @@ def train(
         cfg.stop.window or n,
         step_budget(cfg.stop, steps_per_epoch),
     )
-    result = _blank_result(cfg, request, n, steps_per_epoch)
+    result = _blank_result(cfg, identity, request, n, steps_per_epoch)
     recorder = TrajectoryRecorder()
-    signals = StopOnSignal()
+    signals = StopOnSignal(Path(cfg.sweep.stop_file) if cfg.sweep.stop_file else None)
     try:
-        model = _model(cfg, data)
-        _make_directory(directory)
-        OmegaConf.save(cfg, directory / results.CONFIG)
         rule = Rule(request.rule, steps_per_epoch, request.window)
         stop = StopAtThreshold(recorder, request.threshold, rule, result.effective_batch_size)
         trainer = _trainer(cfg, request, directory, title, stop, signals)
-        result = replace(result, device=_device_name(trainer.strategy.root_device))
-        resume = _usable(directory / results.CHECKPOINT)
+        model = _model(cfg, data, trainer.strategy.root_device)
+        result = replace(
+            result,
+            micro_batch_size=model.micro_batch_size,
+            device=record.device_name(trainer.strategy.root_device),
+            configuration=_recorded(cfg),
+        )
+        text = OmegaConf.to_yaml(OmegaConf.create(result.configuration))
+        write_atomically(directory / results.CONFIG, text.encode())
+        resume = latest_checkpoint(directory)
         if resume is not None:
             print(f"{title}: goes on from {resume}", flush=True)
         trainer.fit(model, datamodule=data, ckpt_path=resume, weights_only=True)
@@ -97,29 +109,55 @@ def train(
         if ended in (Status.REACHED, Status.EXHAUSTED) and data.split.test is not None:
             (tested,) = trainer.test(model, datamodule=data, verbose=False)
             result = replace(result, test_accuracy=tested["test_accuracy"])
-    except UserError:
+        result = _finish(directory, result, ended, request, recorder, stored)
+    except ConfigError:
         raise
     except (KeyboardInterrupt, SystemExit) as error:  # Lightning turns the first into the second
-        with suppress(Exception):
-            recorder.pause()
-        result = _finish(directory, result, Status.INTERRUPTED, request, recorder, stored)
+        result = _finish_badly(directory, result, Status.INTERRUPTED, request, recorder, stored)
         raise Interrupted(result, signals.received or signal.SIGINT) from error
-    except Exception:
-        with suppress(Exception):  # a device in trouble may not give its values any more
-            recorder.pause()
-        _finish(directory, result, Status.FAILED, request, recorder, stored)
-        (directory / results.ERROR).write_text(traceback.format_exc())
+    except Exception as error:
+        _finish_badly(directory, result, Status.FAILED, request, recorder, stored)
+        if is_out_of_memory(error):
+            raise UserError(f"batch_size={cfg.batch_size}: {OUT_OF_MEMORY}") from error
         raise
-    result = _finish(directory, result, ended, request, recorder, stored)
     if ended is not Status.INTERRUPTED:
-        for leftover in (results.CHECKPOINT, results.ERROR):
-            (directory / leftover).unlink(missing_ok=True)
+        with suppress(OSError):  # the run is whole; what is left over does no harm
+            (directory / results.ERROR).unlink(missing_ok=True)
+            if not cfg.checkpoint.keep:
+                remove_checkpoints(directory)
     if signals.received:
         raise Interrupted(result, signals.received)
     return result
 
 
-def _blank_result(cfg: DictConfig, request: Request, n: int, steps_per_epoch: int) -> Result:
+def check_batches(cfg: DictConfig, data: ImageDataModule) -> None:
+    """Raise `ConfigError` where BatchNorm would get a batch or a slice of one sample.
+
+    It cannot train on one value per channel, so on one sample of 1x1 maps.
+    """
+    n = len(data.split.train)
+    batch_size = min(cfg.batch_size, n)
+    batches = {batch_size} if data.replacement else {batch_size, n % batch_size} - {0}
+    key = "batch_size"
+    if 1 not in batches and isinstance(cfg.micro_batch_size, int):
+        key = "micro_batch_size"
+        batches = {min(size, cfg.micro_batch_size) for size in batches} | {
+            size % cfg.micro_batch_size for size in batches
+        }
+    if 1 not in batches:
+        return
+    height, width, channels = data.split.train.pixels.shape[1:]
+    try:
+        _build(cfg, data).net.train()(torch.zeros(1, channels, height, width))
+    except ValueError as error:
+        part = "batch" if key == "batch_size" else "slice"
+        reason = f"leaves a {part} of 1 of {n} samples, which {cfg.names.model}'s BatchNorm refuses"
+        raise ConfigError(key, cfg[key], f"{reason}; take another") from error
+
+
+def _blank_result(
+    cfg: DictConfig, identity: str, request: Request, n: int, steps_per_epoch: int
+) -> Result:
     """A result of no steps."""
     return Result(
         schema_version=results.SCHEMA_VERSION,
@@ -134,7 +172,7 @@ def _blank_result(cfg: DictConfig, request: Request, n: int, steps_per_epoch: in
         hyperparameters=hyperparameters(cfg),
         batch_size=cfg.batch_size,
         effective_batch_size=min(cfg.batch_size, n),
-        micro_batch_size=cfg.micro_batch_size,
+        micro_batch_size=None,
         seed=cfg.seed,
         threshold=request.threshold,
         rule=request.rule,
@@ -153,8 +191,9 @@ def _blank_result(cfg: DictConfig, request: Request, n: int, steps_per_epoch: in
         seconds_per_step=None,
         threads=cfg.threads,
         device=cfg.trainer.accelerator,
-        config_hash=config_hash(cfg),
-        versions=_versions(),
+        config_hash=identity,
+        versions=record.versions(),
+        commit=record.commit(),
     )
 
 
@@ -180,47 +219,69 @@ def _finish(
         result = replace(result, status=ended, steps=None, sfo=None, samples=None)
         if stored is not None and len(stored.trajectory) > steps_run:
             return result
-    _make_directory(directory)
     results.write_trajectory(directory, recorder.trajectory)
     publish(directory, result)
     return result
 
 
-def _model(cfg: DictConfig, data: ImageDataModule) -> Classifier:
+def _finish_badly(
+    directory: Path,
+    result: Result,
+    ended: Status,
+    request: Request,
+    recorder: TrajectoryRecorder,
+    stored: Run | None,
+) -> Result:
+    """Write what can still be written: the device or the disk may be in trouble."""
+    with suppress(Exception):
+        recorder.pause()
+    with suppress(OSError):
+        directory.mkdir(parents=True, exist_ok=True)
+        if ended is Status.FAILED:
+            write_atomically(directory / results.ERROR, traceback.format_exc().encode())
+        result = _finish(directory, result, ended, request, recorder, stored)
+    return result
+
+
+def _model(cfg: DictConfig, data: ImageDataModule, device: torch.device) -> Classifier:
+    model = _build(cfg, data)
+    batch_size = min(cfg.batch_size, len(data.split.train))
+    if cfg.micro_batch_size == AUTO:
+        height, width, channels = data.split.train.pixels.shape[1:]
+        image = (channels, height, width)
+        workers = cfg.sweep.workers or 1
+        cfg.micro_batch_size = automatic_slice(model, device, image, batch_size, workers)
+        model.micro_batch_size = cfg.micro_batch_size
+    if model.micro_batch_size is not None and model.micro_batch_size < batch_size:
+        _warn_of_slices(cfg.names.model, model)
+    return model
+
+
+def _build(cfg: DictConfig, data: ImageDataModule) -> Classifier:
+    slice_size = cfg.micro_batch_size
     model: Classifier = instantiate(
         cfg.model,
         in_channels=data.in_channels,
         num_classes=data.num_classes,
         optimizer=instantiate(cfg.optimizer, _convert_="all"),
-        micro_batch_size=cfg.micro_batch_size,
+        micro_batch_size=None if slice_size == AUTO else slice_size,
+        activation_checkpointing=cfg.activation_checkpointing,
     )
-    n = len(data.split.train)
-    batch_size = min(cfg.batch_size, n)
-    if batch_size == 1 or (n % batch_size == 1 and not data.replacement):
-        _check_single_sample(cfg, model, data)
-    if model.micro_batch_size is not None and model.micro_batch_size < batch_size:
-        _warn_of_slices(model)
     return model
 
 
-def _check_single_sample(cfg: DictConfig, model: Classifier, data: ImageDataModule) -> None:
-    """BatchNorm cannot train on one value per channel, so on one sample of 1x1 maps."""
-    height, width, channels = data.split.train.pixels.shape[1:]
-    try:
-        deepcopy(model.net)(torch.zeros(1, channels, height, width))
-    except ValueError as error:
-        n = len(data.split.train)
-        reason = f"leaves a batch of 1 of {n} samples, which {cfg.names.model}'s BatchNorm refuses"
-        raise ConfigError("batch_size", cfg.batch_size, f"{reason}; take another") from error
-
-
-def _warn_of_slices(model: Classifier) -> None:
+def _warn_of_slices(name: str, model: Classifier) -> None:
     if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()):
-        print(
-            f"warning: micro_batch_size={model.micro_batch_size} with BatchNorm: its statistics "
-            "are those of the slices, so the losses differ from those of whole batches",
-            flush=True,
+        _warn(
+            f"warning: micro_batch_size={model.micro_batch_size}: the statistics of {name}'s "
+            "BatchNorm are those of the slices, so the losses differ from those of whole batches"
         )
+
+
+@cache
+def _warn(text: str) -> None:
+    """Once in a process."""
+    print(text, flush=True)
 
 
 def _trainer(
@@ -252,9 +313,10 @@ def _trainer(
                 stop.effective_batch_size,
             ),
             signals,
-            TimedCheckpoint(recorder, signals, checkpoint, cfg.checkpoint.every_seconds),
+            TimedCheckpoint(stop, signals, checkpoint, **cfg.checkpoint),
             ShowProgress(title, stop, request.max_steps, cfg.progress.every_seconds, live),
         ],
+        plugins=[DurableCheckpointIO()],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -264,33 +326,8 @@ def _trainer(
     )
 
 
-def _usable(checkpoint: Path) -> Path | None:
-    """The checkpoint if it can be read; one that cannot is set aside."""
-    if not checkpoint.exists():
-        return None
-    try:
-        torch.load(checkpoint, map_location="cpu", weights_only=True)
-    except Exception as error:
-        aside = checkpoint.with_suffix(".corrupt")
-        checkpoint.replace(aside)
-        print(f"{checkpoint}: cannot be read ({type(error).__name__}), kept as {aside.name}")
-        return None
-    return checkpoint
-
-
-def _make_directory(directory: Path) -> None:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"output_dir: {directory}: {error.strerror}") from error
-
-
-def _device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return f"cuda ({torch.cuda.get_device_name(device)})"
-    return device.type
-
-
-def _versions() -> dict[str, str]:
-    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
-    return {"python": platform.python_version(), **versions}
+def _recorded(cfg: DictConfig) -> dict[str, Any]:
+    """The configuration as plain values, without what the run does not depend on."""
+    values = OmegaConf.to_container(cfg, resolve=True)
+    assert isinstance(values, dict)
+    return {str(key): values[key] for key in values if key not in ("sweep", "repeat")}

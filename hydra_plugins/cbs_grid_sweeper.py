@@ -1,8 +1,8 @@
 """A Hydra sweeper: a grid of rows, checked whole, run by any launcher, and summed up."""
 
 import itertools
+import sys
 import time
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,17 @@ from cbs_lightning import results
 from cbs_lightning.checks import check
 from cbs_lightning.config import complete
 from cbs_lightning.errors import ConfigError, UserError
+from cbs_lightning.locks import BusyError
 from cbs_lightning.results import Result
 from cbs_lightning.run import check_run, run_directory
+from cbs_lightning.stopping import StopFile, stop_file_on_signal
 from cbs_lightning.sweep_report import print_report
 from cbs_lightning.threads import cores
 from cbs_lightning.wording import count_of
 
 Job = tuple[str, ...]  # the overrides of one run
 Values = dict[str, list[str]]  # what a key is swept over, as key=value
+INTERRUPTED = "interrupted; the same command goes on with what is not finished"
 
 
 class GridSweeper(Sweeper):
@@ -95,22 +98,59 @@ class GridSweeper(Sweeper):
         return n_jobs if n_jobs > 0 else max(1, cores() + 1 + n_jobs)
 
     def _launch(self, jobs: dict[Job, Path]) -> list[Result | None]:
-        """The jobs' results, None where one failed; one that dies does not take others along."""
-        assert self.launcher is not None
-        found: dict[Job, Result | None] = {}
+        """The jobs' results, None where one failed. What another process works on comes last."""
         sweep = {"jobs": len(jobs), "workers": self.workers, "started": time.time()}
         shared = [f"sweep.{key}={value}" for key, value in sweep.items()]
-        numbered = {job: [*shared, f"sweep.job={i}"] for i, job in enumerate(jobs, 1)}
-        batches = rounds(jobs)
+        numbered = {job: [*job, *shared, f"sweep.job={i}"] for i, job in enumerate(jobs, 1)}
+        if self.workers == 1:
+            found = self._launch_twice(jobs, numbered)
+        else:
+            with stop_file_on_signal() as stop:
+                for overrides in numbered.values():
+                    overrides.append(f"sweep.stop_file={stop.path}")
+                try:
+                    found = self._launch_twice(jobs, numbered, stop)
+                except TerminatedWorkerError:
+                    assert stop.received is not None
+            if stop.received is not None:
+                print(INTERRUPTED, file=sys.stderr)
+                raise SystemExit(128 + stop.received)
+        return [found[job] for job in jobs]
+
+    def _launch_twice(
+        self, jobs: dict[Job, Path], numbered: dict[Job, list[str]], stop: StopFile | None = None
+    ) -> dict[Job, Result | None]:
+        first = self._launch_all(list(jobs), jobs, numbered, stop, wait=False)
+        busy = [job for job, value in first.items() if isinstance(value, BusyError)]
+        second = self._launch_all(busy, jobs, numbered, stop, wait=True)
+        values = first | second
+        return {job: v if isinstance(v := values[job], Result) else None for job in jobs}
+
+    def _launch_all(
+        self,
+        batch: list[Job],
+        jobs: dict[Job, Path],
+        numbered: dict[Job, list[str]],
+        stop: StopFile | None,
+        *,
+        wait: bool,
+    ) -> dict[Job, Any]:
+        """What each job of a batch returned; one that dies does not take others along."""
+        assert self.launcher is not None
+        found: dict[Job, Any] = {}
+        batches = [batch] if batch else []
         while batches:
             batch = batches.pop(0)
             launched = time.time()
             try:
                 returns = self.launcher.launch(
-                    [[*job, *numbered[job]] for job in batch], initial_job_idx=len(found)
+                    [[*numbered[job], f"sweep.wait={wait}"] for job in batch],
+                    initial_job_idx=len(found),
                 )
-                found |= dict(zip(batch, map(_result, returns), strict=True))
+                found |= dict(zip(batch, map(_value, returns), strict=True))
             except TerminatedWorkerError:
+                if stop is not None and stop.received is not None:
+                    raise
                 print("a worker process died, perhaps killed for want of memory", flush=True)
                 if len(batch) == 1:
                     found[batch[0]] = None
@@ -121,19 +161,7 @@ class GridSweeper(Sweeper):
                 if waiting := [job for job in left if job not in suspects]:
                     batches.append(waiting)
                 batches += [[job] for job in suspects]
-        return [found[job] for job in jobs]
-
-
-def rounds(jobs: dict[Job, Path]) -> list[list[Job]]:
-    """The jobs such that no two of a round have the same run directory."""
-    found: list[list[Job]] = []
-    seen: Counter[Path] = Counter()
-    for job, directory in jobs.items():
-        if seen[directory] == len(found):
-            found.append([])
-        found[seen[directory]].append(job)
-        seen[directory] += 1
-    return found
+        return found
 
 
 def cells(rows: list[Values], command: Values) -> list[Job]:
@@ -180,8 +208,5 @@ def _new_result(directory: Path, since: float) -> Result | None:
     return None if result.ended in results.UNFINISHED else result
 
 
-def _result(job_return: JobReturn) -> Result | None:
-    if job_return.status is not JobStatus.COMPLETED:
-        return None
-    value: Any = job_return.return_value
-    return value if isinstance(value, results.Result) else None
+def _value(job_return: JobReturn) -> Any:
+    return job_return.return_value if job_return.status is JobStatus.COMPLETED else None

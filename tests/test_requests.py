@@ -100,8 +100,8 @@ def test_a_checkpoint_that_cannot_be_read_is_set_aside(tiny, capsys):
     (directory / results.CONFIG).write_text("threads: 1\n")
     (directory / results.CHECKPOINT).write_bytes(b"garbage")
     assert run(cfg).status is Status.REACHED
-    assert "cannot be read" in capsys.readouterr().out
-    assert (directory / "last.corrupt").exists()
+    assert "last.ckpt: damaged" in capsys.readouterr().out
+    assert (directory / "last.ckpt.corrupt").exists()
 
 
 def test_curves_are_not_doubled_by_training_anew(tiny):

@@ -10,6 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from cbs_lightning import results
 from cbs_lightning.callbacks import TrajectoryRecorder
+from cbs_lightning.errors import UserError
 from cbs_lightning.models import Classifier
 from cbs_lightning.results import Request, Result, Status, answer, read_run
 from cbs_lightning.run import run, run_directory
@@ -159,7 +160,7 @@ def test_a_run_that_fails_after_its_threshold_is_not_taken_for_finished(tiny, mo
 
         patch.setattr("cbs_lightning.callbacks.LogCurves.on_train_epoch_end", no_room)
         patch.setattr("cbs_lightning.callbacks.StopAtThreshold._log", no_room)
-        with pytest.raises(OSError, match="no room"):
+        with pytest.raises(UserError, match="no room"):
             run(tiny("stop.loss=9"))
     stored = read_run(run_directory(cfg)).result
     assert (stored.status, stored.steps, stored.sfo) == (Status.FAILED, None, None)
@@ -259,8 +260,9 @@ def test_a_damaged_result_is_trained_anew(tiny, capsys):
     result = run(cfg)
     (run_directory(cfg) / results.RESULT).write_text("{")
     again = run(cfg)
-    assert "cannot be read" in capsys.readouterr().out
+    assert "result.json: damaged" in capsys.readouterr().out
     assert again.steps == result.steps
+    assert (run_directory(cfg) / "result.json.corrupt").read_text() == "{"
 
 
 def test_k_and_sfo_follow_from_the_trajectory(tiny):

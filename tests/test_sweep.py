@@ -1,12 +1,11 @@
 import json
-from pathlib import Path
 
 import pytest
 
 from cbs_lightning.config import compose
 from cbs_lightning.paper import paper_cells
 from cbs_lightning.results import Status
-from hydra_plugins.cbs_grid_sweeper import GridSweeper, cells, rounds
+from hydra_plugins.cbs_grid_sweeper import GridSweeper, cells
 from tests.conftest import TINY
 
 
@@ -197,11 +196,6 @@ def test_several_thresholds_for_one_run(cli, tmp_path):
     stored = [json.loads(path.read_text()) for path in tmp_path.glob("*/*/result.json")]
     assert [(run["threshold"], run["status"]) for run in stored] == [(1.3, "reached")] * 2
     assert outcome.out.count("at b = 256") == 2
-
-
-def test_jobs_of_one_run_directory_never_run_at_the_same_time():
-    jobs = {("a",): Path("x"), ("b",): Path("y"), ("c",): Path("x"), ("d",): Path("x")}
-    assert rounds(jobs) == [[("a",), ("b",)], [("c",)], [("d",)]]
 
 
 def test_statuses_are_those_of_the_design():

@@ -1,6 +1,5 @@
 """Saves a run now and then, so that it can go on where it was."""
 
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -8,34 +7,47 @@ from typing import Any
 import lightning as L
 import torch
 
-from cbs_lightning.callbacks.recorder import TrajectoryRecorder
 from cbs_lightning.callbacks.signals import StopOnSignal
+from cbs_lightning.callbacks.stop import StopAtThreshold
+from cbs_lightning.data.loader import InMemoryLoader
 
 
 class TimedCheckpoint(L.Callback):
     """Saves to `path` every `every_seconds`, and when a signal came, between two chunks.
 
-    Saves torch's random numbers too, for nets that draw some.
+    With `keep` also the state that the run ends in, or that before the chunk in which its budget
+    ends, so that a stricter request can go on from there. Saves torch's random numbers too, for
+    nets that draw some.
     """
 
     def __init__(
         self,
-        recorder: TrajectoryRecorder,
+        stop: StopAtThreshold,
         signals: StopOnSignal,
         path: Path,
         every_seconds: float,
+        keep: bool,
     ) -> None:
         if every_seconds <= 0:
             raise ValueError(f"every_seconds must be positive, not {every_seconds}")
-        self.recorder = recorder
+        self.stop = stop
         self.signals = signals
         self.path = path
         self.every_seconds = every_seconds
+        self.keep = keep
         self._saved = time.monotonic()
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        loader = trainer.train_dataloader
+        assert isinstance(loader, InMemoryLoader)
+        steps_of_epoch = trainer.global_step % loader.steps_per_epoch
+        if steps_of_epoch % loader.batches_per_chunk:
+            return  # the budget ended inside a chunk, whose rest a resumed run would never see
         due = time.monotonic() - self._saved >= self.every_seconds
-        if due or self.signals.received is not None:
+        asked = self.signals.received is not None
+        next_chunk = min(loader.steps_per_epoch - steps_of_epoch, loader.batches_per_chunk)
+        last = self.stop.status is not None or trainer.max_steps - trainer.global_step < next_chunk
+        if due or asked or (self.keep and last):
             self._save(trainer)
 
     def state_dict(self) -> dict[str, Any]:
@@ -46,9 +58,7 @@ class TimedCheckpoint(L.Callback):
         torch.cuda.set_rng_state_all(state_dict["cuda"])
 
     def _save(self, trainer: L.Trainer) -> None:
-        self.recorder.pause()
-        scratch = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        trainer.save_checkpoint(scratch)
-        scratch.replace(self.path)
+        self.stop.recorder.pause()
+        trainer.save_checkpoint(self.path)
         self._saved = time.monotonic()
-        self.recorder.resume()
+        self.stop.recorder.resume()

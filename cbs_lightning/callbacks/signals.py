@@ -1,6 +1,7 @@
 """Ends a run in good order when it is told to stop."""
 
 import signal
+from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar
 
@@ -8,29 +9,36 @@ import lightning as L
 
 
 class StopOnSignal(L.Callback):
-    """SIGINT and SIGTERM end training after the chunk at hand; `received` says which it was.
+    """Ends training after the chunk at hand; `received` says by which signal.
 
-    A second signal is not held back.
+    SIGINT and SIGTERM, of which a second one is not held back, and SIGUSR2, a cluster's warning.
+    A worker of a parallel sweep has a `stop_file`: it stops when that appears, and leaves SIGINT
+    and SIGUSR2 to the sweep.
     """
 
-    DEFAULTS: ClassVar[dict[signal.Signals, Any]] = {
+    SECOND: ClassVar[dict[signal.Signals, Any]] = {
         signal.SIGINT: signal.default_int_handler,
         signal.SIGTERM: signal.SIG_DFL,
+        signal.SIGUSR2: signal.SIG_IGN,
     }
 
-    def __init__(self) -> None:
+    def __init__(self, stop_file: Path | None = None) -> None:
+        self.stop_file = stop_file
         self.received: signal.Signals | None = None
+        self._heard = [signal.SIGTERM] if stop_file else list(self.SECOND)
 
     def on_train_start(self, *_: Any) -> None:
-        # After Lightning has set its own handlers, which it takes back when training ends.
-        for number in self.DEFAULTS:
+        # After Lightning has set its own handlers; when training ends it restores the old ones.
+        for number in self._heard:
             signal.signal(number, self._receive)
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        if self.stop_file is not None and self.stop_file.exists():
+            self.received = signal.SIGTERM
         if self.received is not None:
             trainer.should_stop = True
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received = signal.Signals(number)
-        for known, default in self.DEFAULTS.items():
-            signal.signal(known, default)
+        for heard in self._heard:
+            signal.signal(heard, self.SECOND[heard])

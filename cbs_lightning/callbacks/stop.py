@@ -1,16 +1,20 @@
 """Stops a run at the loss threshold, or where going on makes no sense."""
 
+from typing import Any
+
 import lightning as L
 
 from cbs_lightning.callbacks.recorder import TrajectoryRecorder
 from cbs_lightning.results import Status
-from cbs_lightning.trajectory import Reading, Rule, first_crossing, last_reading
+from cbs_lightning.trajectory import Reading, Rule, Trajectory, first_crossing, last_reading
 
 
 class StopAtThreshold(L.Callback):
     """Ends training once the recorded losses meet the threshold by the rule, or are not finite.
 
-    Looks at the end of every epoch: a crossing may be noticed late, but is counted where it was.
+    Looks after the last step of every epoch: a crossing may be noticed late, but is counted where
+    it was. A run that goes on from a checkpoint looks at its whole epochs first, so that it ends
+    where it would have ended.
     `status` stays None while neither happened. Logs `steps`, `sfo`, `samples`, `loss`, `accuracy`
     and `seconds` to the trainer's metrics when the threshold is reached.
     """
@@ -28,8 +32,19 @@ class StopAtThreshold(L.Callback):
         self.latest: Reading | None = None
         self._steps_read = 0
 
-    def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        trajectory = self.recorder.trajectory
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        steps = len(self.recorder.trajectory)
+        diverged = self.recorder.trajectory.first_non_finite() is not None
+        whole = steps if diverged else steps - steps % self.rule.steps_per_epoch
+        if whole:
+            self._look(trainer, module, self.recorder.trajectory[:whole])
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
+        if trainer.is_last_batch or trainer.global_step >= trainer.max_steps:
+            self.recorder.pause()
+            self._look(trainer, module, self.recorder.trajectory)
+
+    def _look(self, trainer: L.Trainer, module: L.LightningModule, trajectory: Trajectory) -> None:
         crossing = first_crossing(trajectory, self.rule, self.threshold, since=self._steps_read)
         self._steps_read = len(trajectory)
         self.latest = crossing or last_reading(trajectory, self.rule)

@@ -1,0 +1,36 @@
+"""One process at a time works on a run directory."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from cbs_lightning.errors import UserError
+
+LOCK = ".lock"
+POLL_SECONDS = 0.5
+
+
+class BusyError(UserError):
+    """Another process works on the run."""
+
+
+@contextmanager
+def locked(directory: Path, title: str, *, wait: bool) -> Iterator[None]:
+    """Hold the run directory, which must exist. Where another process does, wait or `BusyError`.
+
+    The operating system gives back what a process holds when that process ends, however it ends.
+    """
+    lock = FileLock(directory / LOCK, poll_interval=POLL_SECONDS)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        if not wait:
+            raise BusyError(f"{directory}: another process works on it") from None
+        print(f"{title}: another process works on it; waiting", flush=True)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,42 @@
+"""How a parallel sweep is stopped: its workers save themselves, and no further job begins."""
+
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from cbs_lightning.callbacks import StopOnSignal
+
+
+class StopFile:
+    """What a sweep tells its workers by: once it is there, they stop."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.received: signal.Signals | None = None
+
+    def make(self, number: int, _: FrameType | None) -> None:
+        """A signal's handler; the next signal is not held back."""
+        self.received = signal.Signals(number)
+        for heard, second in StopOnSignal.SECOND.items():
+            signal.signal(heard, second)
+        print("stopping: the running jobs save themselves", flush=True)
+        self.path.touch()
+
+
+@contextmanager
+def stop_file_on_signal() -> Iterator[StopFile]:
+    """While inside, SIGINT, SIGTERM and SIGUSR2 make the file, and nothing else."""
+    with tempfile.TemporaryDirectory(prefix="cbs_lightning-") as directory:
+        stop = StopFile(Path(directory) / "stop")
+        before: dict[signal.Signals, Any] = {
+            number: signal.signal(number, stop.make) for number in StopOnSignal.SECOND
+        }
+        try:
+            yield stop
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

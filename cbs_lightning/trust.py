@@ -1,0 +1,52 @@
+"""What a configuration that was read back may build: it may be somebody else's."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import lightning as L
+from hydra.utils import get_object
+from omegaconf import DictConfig, OmegaConf
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from cbs_lightning.errors import ConfigError
+
+PACKAGES = ("cbs_lightning", "torch", "torchvision", "lightning", "torchmetrics")
+# These packages also hold functions and classes that run programs or load code.
+HARMLESS = (nn.Module, Optimizer, LRScheduler, L.LightningDataModule)
+
+
+def check_targets(cfg: DictConfig, trusted: Sequence[str]) -> None:
+    """Raise `ConfigError` for the first `_target_` that is neither harmless nor trusted."""
+    for key, target in _targets(OmegaConf.to_container(cfg), ""):
+        package = str(target).partition(".")[0]
+        if package in trusted:
+            continue
+        if package not in PACKAGES:
+            allowed = f"{', '.join(PACKAGES)}, and what trusted_packages=[...] names"
+            raise ConfigError(key, target, f"a stored configuration may only use {allowed}")
+        if not _is_harmless(str(target)):
+            allowed = "modules, optimizers, schedulers and data modules"
+            raise ConfigError(key, target, f"of {package}, only {allowed} are allowed")
+
+
+def _targets(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key == "_target_":
+                yield f"{prefix}{key}", inner
+            yield from _targets(inner, f"{prefix}{key}.")
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _targets(inner, f"{prefix}{index}.")
+
+
+def _is_harmless(target: str) -> bool:
+    try:
+        found = get_object(target)
+    except Exception:  # whatever an import raises
+        return False
+    if not isinstance(found, type) or not issubclass(found, HARMLESS):
+        return False
+    return found.__module__.partition(".")[0] in PACKAGES  # torch.os.system is not torch's
