@@ -91,16 +91,27 @@ def run_title(cfg: DictConfig) -> str:
 
 
 def answer_from_store(cfg: DictConfig, stored: Run) -> Result | None:
-    """The request's answer where the stored losses hold it, else None."""
+    """The request's answer where the stored losses hold it, else None.
+
+    A run that was cut off where this request would have ended it goes on, to end in good order.
+    """
+    steps_per_epoch = stored.result.steps_per_epoch
     request = Request(
         cfg.stop.loss,
         RuleName(cfg.stop.rule),
         cfg.stop.window or stored.result.data_size,
-        step_budget(cfg.stop, stored.result.steps_per_epoch),
+        step_budget(cfg.stop, steps_per_epoch),
     )
     result = results.answer(stored.result, stored.trajectory, request)
-    answered = result.status in (Status.REACHED, Status.EXHAUSTED, Status.DIVERGED)
-    return result if answered else None
+    if result.status not in (Status.REACHED, Status.EXHAUSTED, Status.DIVERGED):
+        return None
+    if stored.result.ended in results.UNFINISHED:
+        end = request.max_steps or 0
+        if result.steps is not None:  # noticed at the end of the epoch
+            end = min(end, -(-result.steps // steps_per_epoch) * steps_per_epoch)
+        if end >= len(stored.trajectory):
+            return None
+    return result
 
 
 def _stored_run(cfg: DictConfig, directory: Path, *, recover: bool = False) -> Run | None:

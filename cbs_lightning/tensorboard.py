@@ -1,13 +1,15 @@
 """A run's result, also as its row in TensorBoard's HParams table."""
 
+from io import BytesIO
 from pathlib import Path
 
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 from tensorboard.plugins.hparams.summary_v2 import hparams_pb
-from torch.utils.tensorboard import SummaryWriter
 
+from cbs_lightning.events import EventWriter, event_path, event_paths
 from cbs_lightning.results import Result, write_result
+from cbs_lightning.storage import write_atomically
 
 SUFFIX = ".hparams"
 # TensorBoard shows the first five; `differs` puts them there.
@@ -24,17 +26,19 @@ def publish(directory: Path, result: Result) -> None:
 
 def write_hparams(directory: Path, result: Result) -> None:
     """Replace the run's row. A run that did not reach its threshold has no steps, sfo, samples."""
-    # TensorBoard keeps the first row it reads of a run: an older one has to go.
-    for path in directory.glob(f"events.out.tfevents.*{SUFFIX}"):
-        path.unlink()
     values = {name: _value(result, name) for name in (*SHOWN, *HIDDEN)}
     metrics = {name: getattr(result, name) for name in METRICS}
-    with SummaryWriter(str(directory), filename_suffix=SUFFIX) as writer:
-        writer.file_writer.add_summary(_columns(values))
-        writer.file_writer.add_summary(hparams_pb(values, trial_id=directory.name))
-        for name, value in metrics.items():
-            if value is not None:
-                writer.add_scalar(_tag(name), value, 0)
+    content = BytesIO()
+    events = EventWriter(content)
+    events.summary(_columns(values))
+    events.summary(hparams_pb(values, trial_id=directory.name))
+    for name, value in metrics.items():
+        if value is not None:
+            events.scalar(_tag(name), value, 0)
+    older = event_paths(directory, SUFFIX)
+    write_atomically(event_path(directory, SUFFIX), content.getvalue())
+    for path in older:  # TensorBoard keeps the first row that it reads of a run
+        path.unlink()
 
 
 def _columns(values: dict[str, str | float]) -> Summary:

@@ -109,7 +109,6 @@ def train(
         if ended in (Status.REACHED, Status.EXHAUSTED) and data.split.test is not None:
             (tested,) = trainer.test(model, datamodule=data, verbose=False)
             result = replace(result, test_accuracy=tested["test_accuracy"])
-        result = _finish(directory, result, ended, request, recorder, stored)
     except ConfigError:
         raise
     except (KeyboardInterrupt, SystemExit) as error:  # Lightning turns the first into the second
@@ -120,6 +119,7 @@ def train(
         if is_out_of_memory(error):
             raise UserError(f"batch_size={cfg.batch_size}: {OUT_OF_MEMORY}") from error
         raise
+    result = _finish(directory, result, ended, request, recorder, stored)
     if ended is not Status.INTERRUPTED:
         with suppress(OSError):  # the run is whole; what is left over does no harm
             (directory / results.ERROR).unlink(missing_ok=True)

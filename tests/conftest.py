@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 
 from cbs_lightning.cli import one_line_errors
 from cbs_lightning.config import compose
+from tests.forks import Forks
 from train import train
 
 TESTS = Path(__file__).parent
@@ -57,6 +58,13 @@ def cli(
         return Outcome(code, captured.out, err)
 
     return call
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    server = Forks()
+    yield server
+    server.close()
 
 
 @pytest.fixture

@@ -192,5 +192,22 @@ def moments(seed: int, longest: float) -> Any:
         yield rng.uniform(0, longest)
 
 
+def points_to_try(points: list[str], every: bool) -> list[int]:
+    """The numbers of all points, or of the first and the last one of each kind."""
+    numbers = range(1, len(points) + 1)
+    if every:
+        return list(numbers)
+    kinds = [point.replace(".tmp", "").rstrip("0123456789.") for point in points]
+    kinds = [" ".join(kind.split(".")[:3]) for kind in kinds]
+    first = dict(zip(reversed(kinds), reversed(numbers), strict=True))
+    last = dict(zip(kinds, numbers, strict=True))
+    return sorted({*first.values(), *last.values()})
+
+
+def ran(forks: Forks, arguments: list[str], output_dir: Path, **disturbance: Any) -> Ended:
+    arguments = [*arguments, f"output_dir={output_dir}"]
+    return forks.run(Request(arguments, str(output_dir), **disturbance))
+
+
 if __name__ == "__main__":
     main()

@@ -2,7 +2,6 @@
 
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import torch
 
 from cbs_lightning.results import CHECKPOINT, RESULT, TRAJECTORY
 from tests.conftest import TINY
-from tests.forks import Ended, Forks, Request, moments
+from tests.forks import moments, points_to_try, ran
 
 KILLS = 24
 RUN = [
@@ -23,18 +22,6 @@ RUN = [
     "tensorboard.points_per_epoch=1",
 ]
 SWEEP = ["-m", *RUN, "batch_size=128,600", "stop.max_steps=18"]
-
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
-    server = Forks()
-    yield server
-    server.close()
-
-
-def ran(forks: Forks, arguments: list[str], output_dir: Path, **disturbance) -> Ended:
-    arguments = [*arguments, f"output_dir={output_dir}"]
-    return forks.run(Request(arguments, str(output_dir), **disturbance))
 
 
 def assert_same_runs(one: Path, other: Path) -> None:
@@ -90,18 +77,6 @@ def test_a_sweep_killed_at_random_moments_ends_as_if_it_never_was(forks, tmp_pat
         assert ended.code == 0, ended.err
         assert_same_runs(undisturbed, disturbed)
         seed += 1
-
-
-def points_to_try(points: list[str], every: bool) -> list[int]:
-    """The numbers of all points, or of the first and the last one of each kind."""
-    numbers = range(1, len(points) + 1)
-    if every:
-        return list(numbers)
-    kinds = [point.replace(".tmp", "").rstrip("0123456789.") for point in points]
-    kinds = [" ".join(kind.split(".")[:3]) for kind in kinds]
-    first = dict(zip(reversed(kinds), reversed(numbers), strict=True))
-    last = dict(zip(kinds, numbers, strict=True))
-    return sorted({*first.values(), *last.values()})
 
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])

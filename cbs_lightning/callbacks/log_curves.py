@@ -1,13 +1,14 @@
 """Writes a run's loss and accuracy for TensorBoard, by step and by SFO."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import numpy as np
-from torch.utils.tensorboard import SummaryWriter
 
 from cbs_lightning.callbacks.recorder import TrajectoryRecorder
+from cbs_lightning.events import EventWriter, event_path, event_paths
 
 SUFFIX = ".curves"
 
@@ -33,9 +34,10 @@ class LogCurves(L.Callback):
         self._steps_logged = 0
 
     def on_train_start(self, *_: Any) -> None:
-        for path in self.directory.glob(f"events.out.tfevents.*{SUFFIX}"):
+        for path in event_paths(self.directory, SUFFIX):
             path.unlink()
-        self._writer = SummaryWriter(str(self.directory), filename_suffix=SUFFIX)
+        self._file = event_path(self.directory, SUFFIX).open("wb")
+        self._events = EventWriter(self._file)
         self._steps_logged = 0
 
     def on_train_epoch_end(self, *_: Any) -> None:
@@ -48,13 +50,15 @@ class LogCurves(L.Callback):
                 "accuracy": float(span.correct.sum() / span.size.sum()),
             }
             for name, value in values.items():
-                self._writer.add_scalar(f"{name}/by_step", value, step)
-                self._writer.add_scalar(f"{name}/by_sfo", value, step * self.effective_batch_size)
+                self._events.scalar(f"{name}/by_step", value, step)
+                self._events.scalar(f"{name}/by_sfo", value, step * self.effective_batch_size)
+        self._file.flush()
         self._steps_logged = len(trajectory)
 
     def on_train_end(self, *_: Any) -> None:
-        self._writer.close()
+        self._file.close()
 
     def on_exception(self, *_: Any) -> None:
-        if hasattr(self, "_writer"):
-            self._writer.close()
+        if hasattr(self, "_file"):
+            with suppress(OSError):  # a disk that fails has been told of already
+                self._file.close()

@@ -1,0 +1,79 @@
+"""A disk that fails at any write: never a damaged file, never a lost finished run."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cbs_lightning import results
+from cbs_lightning.checkpoints import _check_whole
+from cbs_lightning.results import Request, Status, answer, read_run
+from cbs_lightning.trajectory import RuleName
+from tests.forks import points_to_try, ran
+from tests.test_restart import RUN, assert_same_runs
+
+# A full disk stays full, a write is cut short once, ...
+FAULTS = [("ENOSPC", True), ("SHORT", False), ("EACCES", False), ("EROFS", True), ("EIO", False)]
+EVERY = pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+
+
+def faults_at(number: int, every: bool) -> list[tuple[str, bool]]:
+    return FAULTS if every else [FAULTS[number % len(FAULTS)]]
+
+
+def assert_one_clear_line(ended, where: str) -> None:
+    assert ended.code in (0, 1)
+    lines = ended.err.splitlines()
+    assert len(lines) == ended.code, (where, ended.err)
+    assert all(line.startswith("error: output_dir=") for line in lines)
+
+
+def assert_nothing_damaged(output_dir: Path) -> None:
+    for directory in output_dir.glob("*/*/"):
+        assert not list(directory.glob("*.corrupt"))
+        for checkpoint in directory.glob("*.ckpt"):
+            _check_whole(checkpoint.read_bytes())
+        if (directory / results.RESULT).exists():
+            read_run(directory)
+
+
+@EVERY
+def test_a_new_run_whose_disk_fails(forks, tmp_path, every):
+    arguments = [*RUN, "stop.max_steps=6"]
+    undisturbed = tmp_path / "undisturbed"
+    points = ran(forks, arguments, undisturbed).points
+    failed = 0
+    for number in points_to_try(points, every):
+        for fault, lasting in faults_at(number, every):
+            where = f"{fault} at {points[number - 1]}"
+            disturbed = tmp_path / f"{fault}_at_{number}"
+            ended = ran(forks, arguments, disturbed, fail_at=number, fault=fault, lasting=lasting)
+            assert_one_clear_line(ended, where)
+            assert_nothing_damaged(disturbed)
+            failed += ended.code
+            ended = ran(forks, arguments, disturbed)
+            assert ended.code == 0, (where, ended.err)
+            assert_same_runs(undisturbed, disturbed)
+    assert failed > 10
+
+
+@EVERY
+def test_a_finished_run_survives_a_disk_that_fails_later(forks, tmp_path, every):
+    finished, undisturbed = tmp_path / "finished", tmp_path / "undisturbed"
+    assert ran(forks, [*RUN, "stop.max_steps=4"], finished).code == 0
+    stricter = [*RUN, "stop.max_steps=6"]
+    shutil.copytree(finished, undisturbed)
+    points = ran(forks, stricter, undisturbed).points
+    four_steps = Request(1e-9, RuleName.EPOCH, 1797, 4)
+    for number in points_to_try(points, every):
+        for fault, lasting in faults_at(number, every):
+            disturbed = tmp_path / f"{fault}_at_{number}"
+            shutil.copytree(finished, disturbed)
+            ended = ran(forks, stricter, disturbed, fail_at=number, fault=fault, lasting=lasting)
+            assert_one_clear_line(ended, f"{fault} at {points[number - 1]}")
+            assert_nothing_damaged(disturbed)
+            (directory,) = disturbed.glob("*/*/")
+            run = read_run(directory)
+            assert answer(run.result, run.trajectory, four_steps).status is Status.EXHAUSTED
+            assert ran(forks, stricter, disturbed).code == 0
+            assert_same_runs(undisturbed, disturbed)
