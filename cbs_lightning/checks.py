@@ -25,13 +25,7 @@ PRECISIONS = ("32-true", "bf16-mixed")
 TRAINER_KEYS = {"accelerator", "devices", "precision", "deterministic", "benchmark", "profiler"}
 GIVEN_BY_RUN = {  # parameters that a run fills in from other keys
     "data": {"data_dir", "batch_size", "seed"},
-    "model": {
-        "in_channels",
-        "num_classes",
-        "optimizer",
-        "micro_batch_size",
-        "activation_checkpointing",
-    },
+    "model": {"in_channels", "num_classes", "optimizer", "micro_batch_size"},
     "optimizer": {"params"},
 }
 BASES = {"data": ImageDataModule, "model": Classifier, "optimizer": torch.optim.Optimizer}

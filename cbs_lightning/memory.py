@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from cbs_lightning.models import Classifier
 
 USABLE = 0.7  # of the memory that is free; the rest is for libraries' own buffers
-PROBES = (2, 10)  # samples of the two batches that tell how memory grows with the batch
+PROBES = (32, 64)  # samples of the two batches that tell how memory grows with the batch
 CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -34,12 +34,17 @@ def is_out_of_memory(error: BaseException) -> bool:
 def automatic_slice(
     model: Classifier, device: torch.device, image: tuple[int, ...], batch_size: int, workers: int
 ) -> int | None:
-    """The largest slice of a batch of images of this shape that fits; None: the whole batch."""
-    if device.type == "cpu":
-        room = USABLE * available_memory() / workers - batch_size * math.prod(image) * 4
-        at_rest, per_sample = _growth(model, image)
-        return largest_slice(batch_size, lambda size: at_rest + size * per_sample <= room)
-    return largest_slice(batch_size, lambda size: _fits(model, device, image, batch_size, size))
+    """The largest slice of a batch of images of this shape that fits; None: the whole batch.
+
+    A GPU is tried; on a CPU, where a system short of memory kills instead of telling, the need is
+    measured on small batches. No random number is used up.
+    """
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        if device.type == "cpu":
+            room = USABLE * available_memory() / workers - batch_size * math.prod(image) * 4
+            at_rest, per_sample = _growth(model, image)
+            return largest_slice(batch_size, lambda size: at_rest + size * per_sample <= room)
+        return largest_slice(batch_size, lambda size: _fits(model, device, image, batch_size, size))
 
 
 def largest_slice(batch_size: int, fits: Callable[[int], bool]) -> int | None:
@@ -115,14 +120,15 @@ def peak_of_step(model: Classifier, images: Tensor) -> int:
 
 
 def _growth(model: Classifier, image: tuple[int, ...]) -> tuple[float, float]:
-    """Bytes at rest and per sample, from the memory of two small batches."""
+    """Bytes at rest, at least the gradients', and per sample, from those of two small batches."""
     small, large = PROBES
     low, high = (
         peak_of_step(model, torch.zeros(size, *image).to(memory_format=torch.channels_last))
         for size in PROBES
     )
     per_sample = (high - low) / (large - small)
-    return low - small * per_sample, per_sample
+    gradients = sum(weight.nbytes for weight in model.net.parameters())
+    return max(low - small * per_sample, gradients), per_sample
 
 
 def _fits(

@@ -9,6 +9,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from cbs_lightning import results
+from cbs_lightning.build import check_model
 from cbs_lightning.checkpoints import has_checkpoint
 from cbs_lightning.checks import check
 from cbs_lightning.config import config_hash
@@ -18,7 +19,7 @@ from cbs_lightning.locks import locked
 from cbs_lightning.results import DamagedError, Request, Result, Run, Status
 from cbs_lightning.storage import remove_scratch, set_aside
 from cbs_lightning.tensorboard import publish
-from cbs_lightning.training import check_batches, step_budget, train
+from cbs_lightning.training import step_budget, train
 from cbs_lightning.trajectory import RuleName
 from cbs_lightning.wording import describe, duration
 
@@ -41,7 +42,7 @@ def run(cfg: DictConfig) -> Result:
             return _known_already(title, stored.result)
         if stored is None:
             data.setup("fit")
-            check_batches(cfg, data)
+            check_model(cfg, data)
         directory.mkdir(parents=True, exist_ok=True)
         with locked(directory, title, wait=cfg.sweep.wait):
             remove_scratch(directory)

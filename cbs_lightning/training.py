@@ -6,18 +6,16 @@ import traceback
 import warnings
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import torch
-from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
-from torch import nn
 
 from cbs_lightning import record, results
+from cbs_lightning.build import build_model
 from cbs_lightning.callbacks import (
     LogCurves,
     ShowProgress,
@@ -27,12 +25,11 @@ from cbs_lightning.callbacks import (
     TrajectoryRecorder,
 )
 from cbs_lightning.checkpoints import DurableCheckpointIO, latest_checkpoint, remove_checkpoints
-from cbs_lightning.choices import AUTO, resolve
+from cbs_lightning.choices import resolve
 from cbs_lightning.config import config_hash, hyperparameters
 from cbs_lightning.data import ImageDataModule
 from cbs_lightning.errors import ConfigError, UserError
-from cbs_lightning.memory import automatic_slice, is_out_of_memory
-from cbs_lightning.models import Classifier
+from cbs_lightning.memory import is_out_of_memory
 from cbs_lightning.results import Request, Result, Run, Status
 from cbs_lightning.storage import write_atomically
 from cbs_lightning.tensorboard import publish
@@ -92,11 +89,12 @@ def train(
         rule = Rule(request.rule, steps_per_epoch, request.window)
         stop = StopAtThreshold(recorder, request.threshold, rule, result.effective_batch_size)
         trainer = _trainer(cfg, request, directory, title, stop, signals)
-        model = _model(cfg, data, trainer.strategy.root_device)
+        device = trainer.strategy.root_device
+        model = build_model(cfg, data, device)
         result = replace(
             result,
             micro_batch_size=model.micro_batch_size,
-            device=record.device_name(trainer.strategy.root_device),
+            device=record.device_name(device),
             configuration=_recorded(cfg),
         )
         text = OmegaConf.to_yaml(OmegaConf.create(result.configuration))
@@ -128,31 +126,6 @@ def train(
     if signals.received:
         raise Interrupted(result, signals.received)
     return result
-
-
-def check_batches(cfg: DictConfig, data: ImageDataModule) -> None:
-    """Raise `ConfigError` where BatchNorm would get a batch or a slice of one sample.
-
-    It cannot train on one value per channel, so on one sample of 1x1 maps.
-    """
-    n = len(data.split.train)
-    batch_size = min(cfg.batch_size, n)
-    batches = {batch_size} if data.replacement else {batch_size, n % batch_size} - {0}
-    key = "batch_size"
-    if 1 not in batches and isinstance(cfg.micro_batch_size, int):
-        key = "micro_batch_size"
-        batches = {min(size, cfg.micro_batch_size) for size in batches} | {
-            size % cfg.micro_batch_size for size in batches
-        }
-    if 1 not in batches:
-        return
-    height, width, channels = data.split.train.pixels.shape[1:]
-    try:
-        _build(cfg, data).net.train()(torch.zeros(1, channels, height, width))
-    except ValueError as error:
-        part = "batch" if key == "batch_size" else "slice"
-        reason = f"leaves a {part} of 1 of {n} samples, which {cfg.names.model}'s BatchNorm refuses"
-        raise ConfigError(key, cfg[key], f"{reason}; take another") from error
 
 
 def _blank_result(
@@ -243,47 +216,6 @@ def _finish_badly(
     return result
 
 
-def _model(cfg: DictConfig, data: ImageDataModule, device: torch.device) -> Classifier:
-    model = _build(cfg, data)
-    batch_size = min(cfg.batch_size, len(data.split.train))
-    if cfg.micro_batch_size == AUTO:
-        height, width, channels = data.split.train.pixels.shape[1:]
-        image = (channels, height, width)
-        workers = cfg.sweep.workers or 1
-        cfg.micro_batch_size = automatic_slice(model, device, image, batch_size, workers)
-        model.micro_batch_size = cfg.micro_batch_size
-    if model.micro_batch_size is not None and model.micro_batch_size < batch_size:
-        _warn_of_slices(cfg.names.model, model)
-    return model
-
-
-def _build(cfg: DictConfig, data: ImageDataModule) -> Classifier:
-    slice_size = cfg.micro_batch_size
-    model: Classifier = instantiate(
-        cfg.model,
-        in_channels=data.in_channels,
-        num_classes=data.num_classes,
-        optimizer=instantiate(cfg.optimizer, _convert_="all"),
-        micro_batch_size=None if slice_size == AUTO else slice_size,
-        activation_checkpointing=cfg.activation_checkpointing,
-    )
-    return model
-
-
-def _warn_of_slices(name: str, model: Classifier) -> None:
-    if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()):
-        _warn(
-            f"warning: micro_batch_size={model.micro_batch_size}: the statistics of {name}'s "
-            "BatchNorm are those of the slices, so the losses differ from those of whole batches"
-        )
-
-
-@cache
-def _warn(text: str) -> None:
-    """Once in a process."""
-    print(text, flush=True)
-
-
 def _trainer(
     cfg: DictConfig,
     request: Request,
@@ -296,6 +228,7 @@ def _trainer(
     warnings.filterwarnings("ignore", module="lightning", message=".*treespec.*")
     recorder = stop.recorder
     checkpoint = directory / results.CHECKPOINT
+    origin = {"threads": str(cfg.threads), **record.versions()}
     live = Console().is_terminal and (cfg.sweep.workers or 1) == 1
     assert request.max_steps is not None
     return L.Trainer(
@@ -313,7 +246,7 @@ def _trainer(
                 stop.effective_batch_size,
             ),
             signals,
-            TimedCheckpoint(stop, signals, checkpoint, **cfg.checkpoint),
+            TimedCheckpoint(stop, signals, checkpoint, origin, **cfg.checkpoint),
             ShowProgress(title, stop, request.max_steps, cfg.progress.every_seconds, live),
         ],
         plugins=[DurableCheckpointIO()],

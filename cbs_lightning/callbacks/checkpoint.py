@@ -10,6 +10,9 @@ import torch
 from cbs_lightning.callbacks.signals import StopOnSignal
 from cbs_lightning.callbacks.stop import StopAtThreshold
 from cbs_lightning.data.loader import InMemoryLoader
+from cbs_lightning.record import device_name
+
+MAY_DIFFER = "the losses may not be those of an undisturbed run, to the last bit"
 
 
 class TimedCheckpoint(L.Callback):
@@ -17,7 +20,8 @@ class TimedCheckpoint(L.Callback):
 
     With `keep` also the state that the run ends in, or that before the chunk in which its budget
     ends, so that a stricter request can go on from there. Saves torch's random numbers too, for
-    nets that draw some.
+    nets that draw some, and the `origin` of the losses: a run that goes on from another one says
+    so.
     """
 
     def __init__(
@@ -25,6 +29,7 @@ class TimedCheckpoint(L.Callback):
         stop: StopAtThreshold,
         signals: StopOnSignal,
         path: Path,
+        origin: dict[str, str],
         every_seconds: float,
         keep: bool,
     ) -> None:
@@ -33,9 +38,13 @@ class TimedCheckpoint(L.Callback):
         self.stop = stop
         self.signals = signals
         self.path = path
+        self.origin = dict(origin)
         self.every_seconds = every_seconds
         self.keep = keep
         self._saved = time.monotonic()
+
+    def setup(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
+        self.origin["device"] = device_name(trainer.strategy.root_device)
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         loader = trainer.train_dataloader
@@ -51,11 +60,19 @@ class TimedCheckpoint(L.Callback):
             self._save(trainer)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all()}
+        return {
+            "cpu": torch.get_rng_state(),
+            "cuda": torch.cuda.get_rng_state_all(),
+            "origin": self.origin,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         torch.set_rng_state(state_dict["cpu"])
-        torch.cuda.set_rng_state_all(state_dict["cuda"])
+        if len(state_dict["cuda"]) == torch.cuda.device_count():
+            torch.cuda.set_rng_state_all(state_dict["cuda"])
+        for name, value in self.origin.items():
+            if (before := state_dict["origin"].get(name)) != value:
+                print(f"warning: {name} was {before}, is {value} now: {MAY_DIFFER}", flush=True)
 
     def _save(self, trainer: L.Trainer) -> None:
         self.stop.recorder.pause()

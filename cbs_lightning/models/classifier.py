@@ -14,8 +14,6 @@ from torch.optim import Optimizer
 from torchmetrics.classification import MulticlassAccuracy
 
 from cbs_lightning.data.loader import Batch
-from cbs_lightning.errors import ConfigError
-from cbs_lightning.models.recompute import recompute_blocks
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
 
@@ -34,7 +32,6 @@ class Classifier(L.LightningModule, ABC):
     Many steps per call of `training_step` keep Lightning's overhead off small batches. Nothing
     here waits for the device. A batch larger than `micro_batch_size` is worked in slices whose
     gradients add up to that of the batch's mean loss; BatchNorm then sees the slices.
-    `activation_checkpointing` saves memory by time, and changes nothing else.
     """
 
     def __init__(
@@ -43,14 +40,10 @@ class Classifier(L.LightningModule, ABC):
         num_classes: int,
         optimizer: OptimizerFactory,
         micro_batch_size: int | None = None,
-        activation_checkpointing: bool = False,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.net = self.build_net(in_channels, num_classes).to(memory_format=torch.channels_last)
-        if activation_checkpointing and not recompute_blocks(self.net):
-            reason = f"{type(self).__name__} has no blocks to recompute; allowed: false"
-            raise ConfigError("activation_checkpointing", True, reason)
         self.optimizer_factory = optimizer
         self.micro_batch_size = micro_batch_size
         self.test_accuracy = MulticlassAccuracy(num_classes, average="micro")
