@@ -86,8 +86,7 @@ def test_missing_data_without_network(cli, tmp_path, monkeypatch, data):
     def no_network(*_, **__):
         raise OSError("Network is unreachable")
 
-    monkeypatch.setattr("torchvision.datasets.MNIST.__init__", no_network)
-    monkeypatch.setattr("torchvision.datasets.CIFAR10.__init__", no_network)
+    monkeypatch.setattr("urllib.request.HTTPSHandler.https_open", no_network)
     data_dir, output_dir = tmp_path / "data", tmp_path / "out"
     outcome = cli(f"data={data}", f"data_dir={data_dir}", f"output_dir={output_dir}")
     folder = {"mnist": "MNIST/raw", "cifar10": "cifar-10-batches-bin"}[data]

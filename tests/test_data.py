@@ -8,6 +8,7 @@ from torchvision import datasets
 
 from cbs_lightning.data import CIFAR10, MNIST, Digits, Images, InMemoryLoader, Split, cifar10, mnist
 from cbs_lightning.data.augment import Augmentation
+from cbs_lightning.data.files import InsecureError, https_only
 from cbs_lightning.data.loader import SAMPLES_PER_CHUNK, Normalization
 from cbs_lightning.errors import DataError
 
@@ -185,8 +186,8 @@ def test_cifar10_in_binary_form(real_data):
     assert train.labels[0] == 6 and train.pixels[0, 0, 0].tolist() == [59, 62, 63]
 
 
-def test_cifar10_in_python_form(real_data, tmp_path, monkeypatch):
-    """torchvision's reader and ours of the binary form give the same images."""
+def test_cifar10_in_python_form(real_data, tmp_path):
+    """Both forms give the same images."""
     import pickle
 
     folder = tmp_path / cifar10.PYTHON_FOLDER
@@ -196,8 +197,6 @@ def test_cifar10_in_python_form(real_data, tmp_path, monkeypatch):
         entry = {"data": records[:, 1:], "labels": records[:, 0].tolist()}
         (folder / name.removesuffix(".bin")).write_bytes(pickle.dumps(entry))
     (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": list("abcdefghij")}))
-    monkeypatch.setattr(datasets.CIFAR10, "_check_integrity", lambda self: True)
-    monkeypatch.setattr("torchvision.datasets.cifar.check_integrity", lambda *_: True)
     python, binary = CIFAR10.load(tmp_path), CIFAR10.load(real_data)
     for ours, theirs in zip(binary, python, strict=True):
         assert torch.equal(ours.pixels, theirs.pixels)
@@ -241,16 +240,13 @@ def test_damaged_files_are_named(mnist_copy, damage):
 
 
 @pytest.mark.parametrize(
-    ("data", "downloader", "folder"),
-    [(MNIST, "MNIST", "MNIST/raw"), (CIFAR10, "CIFAR10", "cifar-10-batches-bin")],
+    ("data", "folder"), [(MNIST, "MNIST/raw"), (CIFAR10, "cifar-10-batches-bin")]
 )
-def test_without_network_the_error_says_what_to_put_where(
-    data, downloader, folder, tmp_path, monkeypatch
-):
-    def no_network(self: object, *_: object, **__: object) -> None:
+def test_without_network_the_error_says_what_to_put_where(data, folder, tmp_path, monkeypatch):
+    def no_network(*_: object, **__: object) -> None:
         raise OSError("no\nnetwork")
 
-    monkeypatch.setattr(getattr(datasets, downloader), "__init__", no_network)
+    monkeypatch.setattr("urllib.request.HTTPSHandler.https_open", no_network)
     with pytest.raises(DataError) as error:
         data.prepare(tmp_path / "data")
     message = str(error.value)
@@ -299,3 +295,76 @@ def test_a_download_is_moved_into_place_and_checked(real_data, tmp_path, monkeyp
     MNIST.prepare(tmp_path / "data")
     assert {path.name for path in (tmp_path / "data" / mnist.FOLDER).iterdir()} == set(mnist.FILES)
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+@pytest.mark.parametrize(
+    "url", ["http://example.com/x", "ftp://example.com/x", "file:///etc/hosts"]
+)
+def test_only_https_is_fetched_from(url):
+    import urllib.request
+
+    with https_only(), pytest.raises(InsecureError, match="is not https"):
+        urllib.request.urlopen(url)
+
+
+@pytest.mark.parametrize("data", [MNIST, CIFAR10])
+def test_a_failed_https_download_is_not_tried_again_over_http(data, tmp_path, monkeypatch):
+    asked = []
+
+    def refused(self, request):
+        asked.append(request.full_url)
+        raise OSError("refused")
+
+    monkeypatch.setattr("urllib.request.HTTPSHandler.https_open", refused)
+    monkeypatch.setattr("urllib.request.HTTPHandler.http_open", refused)
+    with pytest.raises(DataError, match="refused"):
+        data.prepare(tmp_path / "data")
+    assert asked and all(url.startswith("https://") for url in asked)
+
+
+def test_a_redirection_to_http_is_not_followed(monkeypatch):
+    import email
+    import io
+    import urllib.request
+    from urllib.response import addinfourl
+
+    def redirects(self, request):
+        headers = email.message_from_string("Location: http://example.com/evil")
+        response = addinfourl(io.BytesIO(), headers, request.full_url, 302)
+        response.msg = "Found"
+        return response
+
+    monkeypatch.setattr("urllib.request.HTTPSHandler.https_open", redirects)
+    with https_only(), pytest.raises(InsecureError, match=r"http://example\.com/evil"):
+        urllib.request.urlopen("https://example.com/data")
+
+
+def test_arrays_pickled_as_in_2009_are_read():
+    import pickle
+    from io import BytesIO
+
+    data = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    content = pickle.dumps({"data": data, "labels": [1, 2]}, protocol=2)
+    old = content.replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+    assert old != content
+    entry = cifar10.ArraysOnly(BytesIO(old), encoding="latin1").load()
+    assert np.array_equal(entry["data"], data) and entry["labels"] == [1, 2]
+
+
+class Evil:
+    def __reduce__(self):
+        return print, ("evil code ran",)
+
+
+def test_a_pickle_that_calls_anything_is_refused(tmp_path, capsys):
+    import pickle
+
+    folder = tmp_path / cifar10.PYTHON_FOLDER
+    folder.mkdir()
+    for name, _ in (*datasets.CIFAR10.train_list, *datasets.CIFAR10.test_list):
+        (folder / name).write_bytes(pickle.dumps({"data": Evil(), "labels": []}))
+    with pytest.raises(pickle.UnpicklingError, match=r"print is not allowed"):
+        CIFAR10.load(tmp_path)
+    assert "evil" not in capsys.readouterr().out
+    with pytest.raises(DataError, match="wrong checksum"):
+        CIFAR10.prepare(tmp_path)

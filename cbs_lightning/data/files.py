@@ -3,12 +3,15 @@
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import redirect_stdout
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from textwrap import shorten
 from typing import NamedTuple
+from urllib.error import URLError
+from urllib.request import BaseHandler, Request
 
 from cbs_lightning.errors import DataError
 
@@ -46,16 +49,56 @@ def _problem(path: Path, expected: Checksum) -> str | None:
     return None if md5.hexdigest() == expected.md5 else "not the original file (wrong checksum)"
 
 
+class InsecureError(URLError):
+    """Something other than https was asked for."""
+
+
+class _HTTPSOnly(BaseHandler):
+    handler_order = 0  # before all others
+
+    def default_open(self, request: Request) -> None:
+        if request.type != "https":
+            raise InsecureError(f"{request.full_url} is not https")
+
+
+@contextmanager
+def https_only() -> Iterator[None]:
+    """Nothing is fetched but over https: no other mirror, no redirection, no second try."""
+    before = getattr(urllib.request, "_opener", None)
+    urllib.request.install_opener(urllib.request.build_opener(_HTTPSOnly))
+    try:
+        yield
+    finally:
+        urllib.request.install_opener(before)
+
+
+def _first_reason(error: BaseException) -> BaseException:
+    """torchvision tries http where https failed: why https failed is the reason."""
+    while isinstance(error, InsecureError) and error.__context__ is not None:
+        error = error.__context__
+    return error
+
+
+def _move(arrived: Path, destination: Path) -> None:
+    """At once where nothing is there yet, so that a kill leaves no half of a data set."""
+    if destination.exists():
+        shutil.copytree(arrived, destination, dirs_exist_ok=True)
+    else:
+        arrived.rename(destination)
+
+
 def fetch(data: str, download: Callable[[Path], object], data_dir: Path, instead: str) -> None:
-    """Download into a folder beside its destination and copy what arrived there, or raise."""
+    """Download over https into a folder beside the destination and move it there, or raise."""
     try:
         home = next(path for path in (data_dir, *data_dir.parents) if path.exists())
         with tempfile.TemporaryDirectory(dir=home, prefix=".download-") as scratch:
-            with redirect_stdout(StringIO()):
+            with redirect_stdout(StringIO()), https_only():
                 download(Path(scratch))
-            shutil.copytree(scratch, data_dir, dirs_exist_ok=True)
+            data_dir.mkdir(parents=True, exist_ok=True)
+            for arrived in Path(scratch).iterdir():
+                _move(arrived, data_dir / arrived.name)
     except (OSError, RuntimeError) as error:
-        reason = shorten(str(error), 160, placeholder=" ...")
+        reason = shorten(str(_first_reason(error)), 160, placeholder=" ...")
         raise DataError(
             f"data_dir={data_dir}: {data} is not there and could not be downloaded ({reason}); "
             f"allowed: a folder that holds {instead}"
