@@ -49,10 +49,6 @@ def _check_whole(content: bytes) -> None:
     torch.load(BytesIO(content), map_location="cpu", weights_only=True)
 
 
-def has_checkpoint(directory: Path) -> bool:
-    return any(path.exists() for path in _generations(directory))
-
-
 def remove_checkpoints(directory: Path) -> None:
     for path in _generations(directory):
         path.unlink(missing_ok=True)

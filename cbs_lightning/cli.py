@@ -20,7 +20,7 @@ from cbs_lightning.locks import BusyError
 from cbs_lightning.results import ERROR, Result
 from cbs_lightning.run import run, run_directory, run_title
 from cbs_lightning.training import Interrupted
-from cbs_lightning.wording import describe
+from cbs_lightning.wording import INTERRUPTED, describe
 
 GROUP_CHOICE = r"(data|model|optimizer)=\w+|hydra\.searchpath=.*"
 
@@ -98,7 +98,7 @@ def one_line_errors() -> Iterator[None]:
         typed = [word for word in sys.argv[1:] if word.endswith("=null")]
         sys.exit(f"error: {' '.join(typed)}: a group needs one of its options, or leave it out")
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on with what is not finished", file=sys.stderr)
+        print(INTERRUPTED, file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
     finally:
         signal.signal(signal.SIGTERM, previous)

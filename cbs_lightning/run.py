@@ -10,7 +10,6 @@ from omegaconf import DictConfig
 
 from cbs_lightning import results
 from cbs_lightning.build import check_model
-from cbs_lightning.checkpoints import has_checkpoint
 from cbs_lightning.checks import check
 from cbs_lightning.config import config_hash
 from cbs_lightning.data import ImageDataModule
@@ -22,10 +21,6 @@ from cbs_lightning.tensorboard import publish
 from cbs_lightning.training import step_budget, train
 from cbs_lightning.trajectory import RuleName
 from cbs_lightning.wording import describe, duration
-
-TOO_SOON = "the stored losses end too soon to tell"
-GOES_ON = "training goes on from the checkpoint that was kept"
-BEGINS_ANEW = "no checkpoint was kept (checkpoint.keep=true does), so it is trained anew"
 
 
 def run(cfg: DictConfig) -> Result:
@@ -56,9 +51,6 @@ def _answer(cfg: DictConfig, data: ImageDataModule, directory: Path, title: str)
     if known is not None:
         publish(directory, known)
         return _known_already(title, known)
-    if stored is not None and stored.result.ended not in results.UNFINISHED:
-        kept = has_checkpoint(directory)
-        print(f"{title}: {TOO_SOON}; {GOES_ON if kept else BEGINS_ANEW}", flush=True)
     result = train(cfg, data, directory, title, stored)
     print(f"{title}: {describe(result)}; {_where_or_how_long(cfg, directory)}", flush=True)
     return result

@@ -40,6 +40,8 @@ OUT_OF_MEMORY = (
     "activation_checkpointing=true (that does not), or run fewer jobs at a time"
 )
 
+TRAINED_ANEW = "there is no checkpoint (checkpoint.keep=true keeps it), so it is trained anew"
+
 
 class Interrupted(Exception):  # noqa: N818 - it is not an error
     """A signal ended the run; what it had is stored."""
@@ -100,8 +102,12 @@ def train(
         text = OmegaConf.to_yaml(OmegaConf.create(result.configuration))
         write_atomically(directory / results.CONFIG, text.encode())
         resume = latest_checkpoint(directory)
+        finished = stored is not None and stored.result.ended not in results.UNFINISHED
+        why = "the stored losses end too soon to tell; " if finished else ""
         if resume is not None:
-            print(f"{title}: goes on from {resume}", flush=True)
+            print(f"{title}: {why}goes on from {resume}", flush=True)
+        elif finished:
+            print(f"{title}: {why}{TRAINED_ANEW}", flush=True)
         trainer.fit(model, datamodule=data, ckpt_path=resume, weights_only=True)
         ended = stop.status or (Status.INTERRUPTED if signals.received else Status.EXHAUSTED)
         if ended in (Status.REACHED, Status.EXHAUSTED) and data.split.test is not None:

@@ -3,6 +3,8 @@
 from cbs_lightning.results import Result, Status
 from cbs_lightning.trajectory import RuleName
 
+INTERRUPTED = "interrupted; the same command goes on with what is not finished"
+
 
 def duration(seconds: float) -> str:
     """For people: two digits are enough."""

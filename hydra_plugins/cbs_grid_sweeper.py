@@ -27,11 +27,10 @@ from cbs_lightning.run import check_run, run_directory
 from cbs_lightning.stopping import StopFile, stop_file_on_signal
 from cbs_lightning.sweep_report import print_report
 from cbs_lightning.threads import cores
-from cbs_lightning.wording import count_of
+from cbs_lightning.wording import INTERRUPTED, count_of
 
 Job = tuple[str, ...]  # the overrides of one run
 Values = dict[str, list[str]]  # what a key is swept over, as key=value
-INTERRUPTED = "interrupted; the same command goes on with what is not finished"
 
 
 class GridSweeper(Sweeper):
@@ -98,69 +97,55 @@ class GridSweeper(Sweeper):
         return n_jobs if n_jobs > 0 else max(1, cores() + 1 + n_jobs)
 
     def _launch(self, jobs: dict[Job, Path]) -> list[Result | None]:
-        """The jobs' results, None where one failed. What another process works on comes last."""
+        """The jobs' results, None where one failed."""
         sweep = {"jobs": len(jobs), "workers": self.workers, "started": time.time()}
         shared = [f"sweep.{key}={value}" for key, value in sweep.items()]
-        numbered = {job: [*job, *shared, f"sweep.job={i}"] for i, job in enumerate(jobs, 1)}
         if self.workers == 1:
-            found = self._launch_twice(jobs, numbered)
+            found = self._launch_all(jobs, shared)
         else:
             with stop_file_on_signal() as stop:
-                for overrides in numbered.values():
-                    overrides.append(f"sweep.stop_file={stop.path}")
-                try:
-                    found = self._launch_twice(jobs, numbered, stop)
-                except TerminatedWorkerError:
-                    assert stop.received is not None
+                found = self._launch_all(jobs, [*shared, f"sweep.stop_file={stop.path}"], stop)
             if stop.received is not None:
                 print(INTERRUPTED, file=sys.stderr)
                 raise SystemExit(128 + stop.received)
-        return [found[job] for job in jobs]
-
-    def _launch_twice(
-        self, jobs: dict[Job, Path], numbered: dict[Job, list[str]], stop: StopFile | None = None
-    ) -> dict[Job, Result | None]:
-        first = self._launch_all(list(jobs), jobs, numbered, stop, wait=False)
-        busy = [job for job, value in first.items() if isinstance(value, BusyError)]
-        second = self._launch_all(busy, jobs, numbered, stop, wait=True)
-        values = first | second
-        return {job: v if isinstance(v := values[job], Result) else None for job in jobs}
+        return [value if isinstance(value := found[job], Result) else None for job in jobs]
 
     def _launch_all(
-        self,
-        batch: list[Job],
-        jobs: dict[Job, Path],
-        numbered: dict[Job, list[str]],
-        stop: StopFile | None,
-        *,
-        wait: bool,
+        self, jobs: dict[Job, Path], shared: list[str], stop: StopFile | None = None
     ) -> dict[Job, Any]:
-        """What each job of a batch returned; one that dies does not take others along."""
+        """What each job returned. What another process works on comes last, and is waited for.
+
+        A worker that dies does not take other jobs along: those that had begun run again alone.
+        """
         assert self.launcher is not None
+        overrides = {job: [*job, *shared, f"sweep.job={i}"] for i, job in enumerate(jobs, 1)}
         found: dict[Job, Any] = {}
-        batches = [batch] if batch else []
+        batches = [(list(jobs), False)]
         while batches:
-            batch = batches.pop(0)
+            batch, wait = batches.pop(0)
             launched = time.time()
             try:
                 returns = self.launcher.launch(
-                    [[*numbered[job], f"sweep.wait={wait}"] for job in batch],
+                    [[*overrides[job], f"sweep.wait={wait}"] for job in batch],
                     initial_job_idx=len(found),
                 )
                 found |= dict(zip(batch, map(_value, returns), strict=True))
             except TerminatedWorkerError:
                 if stop is not None and stop.received is not None:
-                    raise
+                    return dict.fromkeys(jobs) | found
                 print("a worker process died, perhaps killed for want of memory", flush=True)
                 if len(batch) == 1:
                     found[batch[0]] = None
-                    continue
-                found |= {job: run for job in batch if (run := _new_result(jobs[job], launched))}
-                left = [job for job in batch if job not in found]
-                suspects = [job for job in left if _started(jobs[job], launched)] or left
-                if waiting := [job for job in left if job not in suspects]:
-                    batches.append(waiting)
-                batches += [[job] for job in suspects]
+                else:
+                    found |= {j: run for j in batch if (run := _new_result(jobs[j], launched))}
+                    left = [job for job in batch if job not in found]
+                    suspects = [job for job in left if _started(jobs[job], launched)] or left
+                    if waiting := [job for job in left if job not in suspects]:
+                        batches.append((waiting, wait))
+                    batches += [([job], wait) for job in suspects]
+            if not batches:
+                busy = [job for job in found if isinstance(found[job], BusyError)]
+                batches = [(busy, True)] if busy and not wait else []
         return found
 
 

@@ -12,7 +12,9 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -175,11 +177,13 @@ def _serve(request: Request, scratch: Path) -> Ended:
 def main() -> None:
     import tempfile
 
-    import train  # noqa: F401
-    from cbs_lightning.data import Digits
+    from cbs_lightning.config import compose
+    from cbs_lightning.run import run
+    from tests.conftest import TINY
 
-    Digits.load(Path())  # with what it imports
     with tempfile.TemporaryDirectory() as scratch:
+        with redirect_stdout(StringIO()):  # whatever is loaded when first needed is loaded now
+            run(compose([*TINY, "stop.max_steps=1", f"output_dir={scratch}"]))
         for line in sys.stdin:
             ended = _serve(Request(**json.loads(line)), Path(scratch))
             print(json.dumps(asdict(ended)), flush=True)

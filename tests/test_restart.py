@@ -118,7 +118,7 @@ def test_a_run_goes_on_from_what_was_kept_as_if_it_had_never_stopped(
     outcome = cli(*run, second, f"output_dir={in_two}")
     assert outcome.code == 0, outcome.err
     ended_in_first_chunk = batch_size == 4 and first == "stop.max_steps=5"
-    said = "no checkpoint was kept" if ended_in_first_chunk else "goes on from"
+    said = "there is no checkpoint" if ended_in_first_chunk else "goes on from"
     assert said in outcome.out
     assert_same_runs(in_one, in_two)
 

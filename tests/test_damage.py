@@ -1,0 +1,182 @@
+"""Truncated, empty and garbled files: named, set aside, and the run comes out as it should."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cbs_lightning import results
+from cbs_lightning.results import DamagedError, read_run, read_study
+from tests.test_restart import RUN, assert_same_runs
+
+HALF = "half"
+DAMAGE = {
+    "empty": lambda content: b"",
+    HALF: lambda content: content[: len(content) // 2],
+    "last byte missing": lambda content: content[:-1],
+    "zeros": lambda content: bytes(len(content)),
+    "garbage": lambda content: np.random.default_rng(0).bytes(len(content)),
+    "one bit": lambda content: _flipped(content, len(content) // 2),
+    "text": lambda content: b"<html>404</html>",
+}
+FILES = [results.CHECKPOINT, results.PREVIOUS_CHECKPOINT, results.RESULT, results.TRAJECTORY]
+
+
+def _flipped(content: bytes, position: int) -> bytes:
+    return content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :]
+
+
+@pytest.fixture(scope="module")
+def finished(forks, tmp_path_factory) -> Path:
+    """A finished run with both its checkpoints kept."""
+    from tests.forks import ran
+
+    output_dir = tmp_path_factory.mktemp("finished")
+    assert ran(forks, [*RUN, "stop.max_steps=8"], output_dir).code == 0
+    return output_dir
+
+
+@pytest.fixture(scope="module")
+def longer(forks, tmp_path_factory) -> Path:
+    """The same run with a larger budget, undisturbed."""
+    from tests.forks import ran
+
+    output_dir = tmp_path_factory.mktemp("longer")
+    assert ran(forks, [*RUN, "stop.max_steps=12"], output_dir).code == 0
+    return output_dir
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_file_is_named_and_set_aside(cli, tmp_path, finished, longer, name, damage):
+    if name == results.RESULT and damage in ("last byte missing", "one bit"):
+        pytest.skip("a result may still be whole: see the test of every byte")
+    output_dir = tmp_path / "out"
+    shutil.copytree(finished, output_dir)
+    (directory,) = output_dir.glob("*/*/")
+    path = directory / name
+    content = DAMAGE[damage](path.read_bytes())
+    path.write_bytes(content)
+    outcome = cli(*RUN, "stop.max_steps=12", f"output_dir={output_dir}")
+    assert outcome.code == 0, outcome.err
+    if name == results.PREVIOUS_CHECKPOINT:  # not looked at while the last one is whole
+        assert ": damaged (" not in outcome.out
+    else:
+        (line,) = [line for line in outcome.out.splitlines() if ": damaged (" in line]
+        assert line.startswith(f"{path}: damaged (") and line.endswith(f"kept as {name}.corrupt")
+        assert (directory / f"{name}.corrupt").read_bytes() == content
+        came_from = "previous.ckpt" if name == results.CHECKPOINT else "last.ckpt"
+        assert f"goes on from {directory / came_from}" in outcome.out
+    assert_same_runs(longer, output_dir)
+
+
+def test_two_damaged_checkpoints_mean_a_new_start(cli, tmp_path, finished, longer):
+    output_dir = tmp_path / "out"
+    shutil.copytree(finished, output_dir)
+    (directory,) = output_dir.glob("*/*/")
+    for name in FILES[:2]:
+        (directory / name).write_bytes(b"")
+    outcome = cli(*RUN, "stop.max_steps=12", f"output_dir={output_dir}")
+    assert outcome.code == 0 and outcome.out.count(": damaged (") == 2
+    assert "goes on from" not in outcome.out
+    assert_same_runs(longer, output_dir)
+
+
+def test_every_byte_of_a_trajectory_counts(tmp_path, finished):
+    """Wherever a bit is wrong, the losses read are the right ones or none."""
+    (directory,) = finished.glob("*/*/")
+    expected = read_run(directory)
+    copy = tmp_path / "copy"
+    shutil.copytree(directory, copy)
+    content = (directory / results.TRAJECTORY).read_bytes()
+    found_out = 0
+    for position in range(0, len(content), 3):
+        (copy / results.TRAJECTORY).write_bytes(_flipped(content, position))
+        try:
+            found = read_run(copy).trajectory
+        except DamagedError:
+            found_out += 1
+        else:
+            assert np.array_equal(found.loss, expected.trajectory.loss)
+            assert np.array_equal(found.correct, expected.trajectory.correct)
+    assert found_out > 0.5 * len(range(0, len(content), 3))
+
+
+def test_every_truncation_of_a_result_is_found_out(tmp_path, finished):
+    (directory,) = finished.glob("*/*/")
+    copy = tmp_path / "copy"
+    shutil.copytree(directory, copy)
+    content = (directory / results.RESULT).read_bytes().rstrip()
+    for length in range(0, len(content), 7):
+        (copy / results.RESULT).write_bytes(content[:length])
+        with pytest.raises(DamagedError, match=r"result\.json"):
+            read_run(copy)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("status", "fine"),
+        ("status", None),
+        ("steps_run", "many"),
+        ("steps_run", 10**6),  # more than there are losses
+        ("rule", "step"),
+        ("seconds", "long"),
+        ("hyperparameters", []),
+        ("batch_size", None),
+        ("seed", None),
+        ("versions", "new"),
+    ],
+)
+def test_a_result_that_makes_no_sense_is_found_out(tmp_path, finished, key, value):
+    (directory,) = finished.glob("*/*/")
+    copy = tmp_path / "study" / "run"
+    shutil.copytree(directory, copy)
+    stored = json.loads((copy / results.RESULT).read_text())
+    (copy / results.RESULT).write_text(json.dumps(stored | {key: value}))
+    with pytest.raises(DamagedError):
+        read_run(copy)
+    runs, broken = read_study(copy.parent)
+    assert not runs and [run.directory for run in broken] == [copy]
+
+
+def test_a_result_of_before_is_still_read(tmp_path, finished):
+    """Keys that were added later may be missing."""
+    (directory,) = finished.glob("*/*/")
+    copy = tmp_path / "copy"
+    shutil.copytree(directory, copy)
+    stored = json.loads((copy / results.RESULT).read_text())
+    for key in ("commit", "configuration"):
+        del stored[key]
+    (copy / results.RESULT).write_text(json.dumps(stored))
+    assert read_run(copy).result.configuration == {}
+
+
+def test_losses_without_their_result_are_cut_to_what_the_result_knows(tmp_path, finished, longer):
+    """A process that died between the two writes leaves a newer trajectory."""
+    (short,), (long,) = finished.glob("*/*/"), longer.glob("*/*/")
+    copy = tmp_path / "copy"
+    shutil.copytree(short, copy)
+    shutil.copy(long / results.TRAJECTORY, copy)
+    assert len(read_run(copy).trajectory) == 8
+
+
+def test_a_directory_of_another_configuration_is_left_alone(cli, tmp_path, finished):
+    output_dir = tmp_path / "out"
+    shutil.copytree(finished, output_dir)
+    (directory,) = output_dir.glob("*/*/")
+    stored = json.loads((directory / results.RESULT).read_text())
+    stored["config_hash"] = "0" * 16
+    (directory / results.RESULT).write_text(json.dumps(stored))
+    outcome = cli(*RUN, "stop.max_steps=12", f"output_dir={output_dir}")
+    assert outcome.code == 1 and "another configuration" in outcome.err
+    assert len(outcome.err.strip().splitlines()) == 1
+
+
+def test_going_on_under_other_conditions_is_said(cli, tmp_path, finished):
+    output_dir = tmp_path / "out"
+    shutil.copytree(finished, output_dir)
+    outcome = cli(*RUN, "stop.max_steps=12", "threads=2", f"output_dir={output_dir}")
+    assert "warning: threads was 1, is 2 now" in outcome.out

@@ -1,0 +1,98 @@
+"""Two processes never work on the same run directory."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from cbs_lightning.locks import LOCK, BusyError, locked
+from cbs_lightning.results import Status, read_run
+from cbs_lightning.run import run, run_directory
+from tests.conftest import TINY
+
+ROOT = Path(__file__).parents[1]
+HOLD = """
+import sys, time
+from pathlib import Path
+from cbs_lightning.locks import locked
+with locked(Path(sys.argv[1]), "holder", wait=True):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def hold(directory: Path) -> subprocess.Popen[str]:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(directory)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+    return holder
+
+
+def test_a_lock_is_held_against_others_and_given_back_by_the_dead(tmp_path, capsys):
+    holder = hold(tmp_path)
+    with pytest.raises(BusyError, match="another process"), locked(tmp_path, "run", wait=False):
+        pass
+    threading.Timer(1, lambda: os.kill(holder.pid, signal.SIGKILL)).start()
+    with locked(tmp_path, "run", wait=True):
+        assert holder.wait() == -signal.SIGKILL
+    assert "run: another process works on it; waiting" in capsys.readouterr().out
+    assert (tmp_path / LOCK).exists()
+    with locked(tmp_path, "run", wait=False):
+        pass
+
+
+def test_a_run_that_is_known_needs_no_lock(tiny):
+    cfg = tiny("stop.max_steps=2")
+    result = run(cfg)
+    holder = hold(run_directory(cfg))
+    try:
+        assert run(cfg) == result
+        with pytest.raises(BusyError):
+            run(tiny("stop.max_steps=4", "sweep.wait=false"))
+    finally:
+        holder.kill()
+        holder.wait()
+    assert run(tiny("stop.max_steps=4", "sweep.wait=false")).steps_run == 4
+
+
+@pytest.mark.parametrize("launcher", [[], ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]])
+def test_two_sweeps_at_once_train_every_run_exactly_once(tmp_path, launcher):
+    counted = tmp_path / "counted"
+    command = [
+        sys.executable, str(ROOT / "train.py"), "-m", *TINY, "model=counted", "seed=0,1,2,3,4,5",
+        "stop.loss=1e-9", "stop.max_epochs=4", f"output_dir={tmp_path / 'out'}", *launcher,
+    ]  # fmt: skip
+    environment = os.environ | {"COUNTED": str(counted), "PYTHONPATH": str(ROOT)}
+    sweeps = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        for _ in range(2)
+    ]
+    outputs = [sweep.communicate()[0].decode() for sweep in sweeps]
+    assert [sweep.returncode for sweep in sweeps] == [0, 0], outputs
+    assert sorted(counted.read_text().split()) == ["0", "1", "2", "3", "4", "5"], outputs
+    directories = list((tmp_path / "out").glob("*/*/"))
+    assert [read_run(path).result.status for path in directories] == [Status.EXHAUSTED] * 6
+    for output in outputs:  # both report all of it
+        assert "at b = 256" in output or output.count("exhausted") >= 6
+
+
+def test_a_sweep_comes_back_to_what_another_process_works_on(cli, tmp_path, tiny):
+    directory = run_directory(tiny("seed=0", "stop.max_steps=2"))
+    directory.mkdir(parents=True)
+    holder = hold(directory)
+    begun = time.monotonic()
+    threading.Timer(3, holder.kill).start()
+    outcome = cli("-m", *TINY, "seed=0,1", "stop.max_steps=2", f"output_dir={tmp_path}")
+    assert time.monotonic() - begun > 1
+    assert outcome.code == 0, outcome.err
+    lines = [line for line in outcome.out.splitlines() if line.startswith("[")]
+    assert "[1/2]" in lines[0] and "comes last" in lines[0]
+    assert "[2/2]" in lines[1] and "exhausted" in lines[1]
+    assert "[1/2]" in lines[-1] and "exhausted" in lines[-1]
+    holder.wait()
