@@ -85,7 +85,12 @@ def one_line_errors() -> Iterator[None]:
         return
     os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints its own report and exits
     sys.argv[1:] = map(_quoted, sys.argv[1:])
-    previous = signal.signal(signal.SIGTERM, _terminate)
+    with _terminated_by(signal.SIGTERM, signal.SIGUSR2), _errors_in_one_line():
+        yield
+
+
+@contextmanager
+def _errors_in_one_line() -> Iterator[None]:
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
@@ -100,8 +105,22 @@ def one_line_errors() -> Iterator[None]:
     except KeyboardInterrupt:
         print(INTERRUPTED, file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
+
+
+@contextmanager
+def _terminated_by(*numbers: signal.Signals) -> Iterator[None]:
+    """While inside, these signals end the program as an exception does, with its cleaning up.
+
+    A launcher that listens to one of them, as a cluster's does, goes on doing so.
+    """
+    ours = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, _terminate)
+    try:
+        yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _quoted(word: str) -> str:
@@ -113,7 +132,6 @@ def _quoted(word: str) -> str:
 
 
 def _terminate(number: int, _: object) -> None:
-    """End as an exception does, so that a parallel sweep takes its workers along."""
     sys.exit(128 + number)
 
 

@@ -37,6 +37,8 @@ class Request:
     fault: str = "ENOSPC"  # an errno's name; SHORT: half of a file, then ENOSPC
     lasting: bool = False  # whether every later point fails too
     memory: int | None = None  # bytes that the child may take beyond what it has
+    signals: list[int] = field(default_factory=list)  # sent once `trains` is there
+    trains: str = ""
 
 
 @dataclass
@@ -161,6 +163,10 @@ def _serve(request: Request, scratch: Path) -> Ended:
     pid = os.fork()
     if pid == 0:
         _child(request, scratch)
+    for number in request.signals:
+        while not Path(request.trains).exists():
+            time.sleep(0.05)
+        os.kill(pid, number)
     if request.kill_after is not None:
         time.sleep(request.kill_after)
         os.kill(pid, signal.SIGKILL)

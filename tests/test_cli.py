@@ -1,7 +1,6 @@
 """The command line as a user has it: what is printed, the exit code, what is left behind."""
 
 import json
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from cbs_lightning import results
-from cbs_lightning.results import Status, read_run
 from tests.conftest import TINY
 
 ROOT = Path(__file__).parents[1]
@@ -134,24 +131,3 @@ def test_a_new_process_needs_nothing_but_the_repository(tmp_path):
     assert "epoch" in lines[0] and "until 0.1" in lines[0] and "left" in lines[0]
     assert "\x1b" not in done.stdout
     assert done.stderr == ""
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signals_end_a_run_in_good_order(tmp_path, number, code):
-    process = subprocess.Popen(
-        command(
-            "stop.loss=1e-9", "seed=5", "progress.every_seconds=0.01", f"output_dir={tmp_path}"
-        ),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert "epoch" in process.stdout.readline()  # it trains
-    process.send_signal(number)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == code, err
-    assert "interrupted" in out and "Traceback" not in err
-    (directory,) = tmp_path.glob("digits_resnet20/*")
-    assert read_run(directory).result.status is Status.INTERRUPTED
-    assert (directory / results.CHECKPOINT).exists()

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -29,10 +30,14 @@ class Deadly(Tiny):
 
 
 class Counted(Tiny):
-    """Leaves a line in the file that COUNTED names whenever it begins to train; takes its time."""
+    """Leaves a line in a file whenever it begins to train, and then takes its time."""
+
+    def __init__(self, counted: str, **classifier: Any) -> None:
+        super().__init__(**classifier)
+        self.counted = Path(counted)
 
     def on_train_start(self) -> None:
-        with Path(os.environ["COUNTED"]).open("a") as file:
+        with self.counted.open("a") as file:
             file.write(f"{self.trainer.train_dataloader.seed}\n")
 
     def on_train_epoch_end(self) -> None:
