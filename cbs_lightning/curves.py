@@ -32,6 +32,14 @@ class Point:
         return bool(self.reached) and not self.missed
 
     @property
+    def sliced(self) -> bool:
+        """Whether a batch was worked in slices, whose statistics BatchNorm then saw."""
+        return any(
+            run.micro_batch_size is not None and run.micro_batch_size < run.effective_batch_size
+            for run in self.runs
+        )
+
+    @property
     def steps(self) -> float | None:
         """The median over the seeds that reached the threshold."""
         return median(run.steps or 0 for run in self.reached) if self.reached else None
@@ -120,6 +128,8 @@ def plain_answer(curve: Curve) -> str:
     if curve.unreached:
         missed = ", ".join(str(point.batch_size) for point in curve.unreached)
         sentences.append(f"Not reached at b = {missed}.")
+    if sliced := ", ".join(str(point.batch_size) for point in curve.points if point.sliced):
+        sentences.append(f"In slices, which any BatchNorm saw instead of batches: b = {sliced}.")
     return " ".join(sentences)
 
 

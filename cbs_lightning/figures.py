@@ -35,6 +35,7 @@ COLORS = {
 OTHER_COLORS = ("#882255", "#44AA99", "#332288", "#999933", "#AA4499", "#661100")  # Paul Tol's
 MARKERS = "osD^vPhX"
 DASHED = (0, (4, 3))
+HOLLOW: dict[str, Any] = {"markerfacecolor": "white", "markersize": 6, "markeredgewidth": 1.3}
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -122,6 +123,9 @@ def _draw_curve(
         return
     sizes, medians = zip(*measured, strict=True)
     axes.plot(sizes, medians, color=color, marker=marker, markersize=4.5, zorder=3)
+    for point in curve.points:
+        if point.sliced and (height := value(point)) is not None:
+            axes.plot(point.batch_size, height, color=color, marker=marker, zorder=3.5, **HOLLOW)
     if len(curve.seeds) > 1:
         runs = [(point.batch_size, value(run)) for point in curve.points for run in point.reached]
         run_sizes, run_values = zip(*runs, strict=True)
@@ -137,8 +141,8 @@ def _draw_curve(
         lowest,
         marker="*",
         markersize=13,
-        color=color,
-        markeredgecolor="white",
+        color="white" if best.sliced else color,
+        markeredgecolor=color if best.sliced else "white",
         markeredgewidth=0.8,
         zorder=4,
     )
@@ -213,6 +217,9 @@ def _legend_handles(
         handles.append(
             Line2D([], [], ls="none", marker="x", ms=5, label="threshold not reached", **gray)
         )
+    if any(point.sliced and point.reached for curve in study_curves for point in curve.points):
+        label = "in slices, seen by BatchNorm"
+        handles.append(Line2D([], [], ls="none", marker="o", label=label, **gray, **HOLLOW))
     return handles
 
 

@@ -22,6 +22,7 @@ def make_run(
     seed: int = 0,
     variant: str | None = None,
     seconds_per_step: float = 0.5,
+    micro_batch_size: int | None = None,
 ) -> Result:
     """A run whose loss is 3 until it is 0.9 in epoch number `epochs`, or never."""
     effective = min(batch_size, N)
@@ -44,7 +45,7 @@ def make_run(
         hyperparameters={"fused": True},
         batch_size=batch_size,
         effective_batch_size=effective,
-        micro_batch_size=None,
+        micro_batch_size=micro_batch_size,
         seed=seed,
         threshold=1.0,
         rule=RuleName.EPOCH,

@@ -326,3 +326,21 @@ def test_optimizers_without_a_colour_of_their_own_differ(tmp_path):
         make_run(study, optimizer, 8, 2)
     axes = draw("new", list(study_curves(study).values()), "steps").axes[0]
     assert len({handle.get_color() for handle in axes.get_legend().get_lines()[:4]}) == 4
+
+
+def test_runs_in_slices_are_told_and_drawn_with_a_marker_of_their_own(tmp_path):
+    study = tmp_path / "study"
+    for batch_size, epochs, micro in ((8, 5, None), (16, 3, 16), (32, 4, 16), (64, 5, 16)):
+        make_run(study, "adam", batch_size, epochs, micro_batch_size=micro)
+    curve = study_curves(study)["adam"]
+    assert [point.batch_size for point in curve.points if point.sliced] == [32, 64]
+    assert "which any BatchNorm saw instead of batches: b = 32, 64." in plain_answer(curve)
+    axes = draw("study", [curve], "sfo").axes[0]
+    hollow = [
+        line
+        for line in axes.get_lines()
+        if line.get_markerfacecolor() == "white" and line.get_marker() != "*"
+    ]
+    assert [float(line.get_xdata()[0]) for line in hollow] == [32, 64]
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert "in slices, seen by BatchNorm" in labels
