@@ -32,7 +32,7 @@ def latest_checkpoint(directory: Path) -> Path | None:
             continue
         content = path.read_bytes()
         try:
-            _check_whole(content)
+            check_whole(content)
         except Exception as error:  # whatever a garbled file makes zipfile and torch raise
             aside = set_aside(path)
             print(f"{path}: damaged ({type(error).__name__}), kept as {aside.name}", flush=True)
@@ -41,7 +41,7 @@ def latest_checkpoint(directory: Path) -> Path | None:
     return None
 
 
-def _check_whole(content: bytes) -> None:
+def check_whole(content: bytes) -> None:
     # torch.load takes wrong bits for right ones; the checksums of the archive tell.
     with ZipFile(BytesIO(content)) as archive:
         if (name := archive.testzip()) is not None:

@@ -1,14 +1,17 @@
 """A disk that fails at any write: never a damaged file, never a lost finished run."""
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from cbs_lightning import results
-from cbs_lightning.checkpoints import _check_whole
+from cbs_lightning.callbacks import TimedCheckpoint
+from cbs_lightning.checkpoints import check_whole
 from cbs_lightning.results import Request, Status, answer, read_run
 from cbs_lightning.trajectory import RuleName
+from tests.conftest import TINY
 from tests.forks import points_to_try, ran
 from tests.test_restart import RUN, assert_same_runs
 
@@ -32,7 +35,7 @@ def assert_nothing_damaged(output_dir: Path) -> None:
     for directory in output_dir.glob("*/*/"):
         assert not list(directory.glob("*.corrupt"))
         for checkpoint in directory.glob("*.ckpt"):
-            _check_whole(checkpoint.read_bytes())
+            check_whole(checkpoint.read_bytes())
         if (directory / results.RESULT).exists():
             read_run(directory)
 
@@ -77,3 +80,55 @@ def test_a_finished_run_survives_a_disk_that_fails_later(forks, tmp_path, every)
             assert answer(run.result, run.trajectory, four_steps).status is Status.EXHAUSTED
             assert ran(forks, stricter, disturbed).code == 0
             assert_same_runs(undisturbed, disturbed)
+
+
+def test_a_disk_that_is_really_full(cli, tmp_path):
+    small = tmp_path / "small"
+    small.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(small)]
+    try:
+        subprocess.run(mount, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"a small disk cannot be mounted here: {error}")
+    try:
+        arguments = [*TINY, "stop.max_steps=8", f"output_dir={small / 'out'}"]
+        assert cli(*arguments).code == 0
+        before = {path: path.read_bytes() for path in small.glob("out/*/*/*") if path.is_file()}
+        outcome = cli(
+            *arguments, "model=resnet20", "checkpoint.every_seconds=1e-9", "batch_size=64"
+        )
+        assert outcome.code == 1
+        (line,) = outcome.err.splitlines()
+        assert f"output_dir={small / 'out'}: No space left on device" in line
+        assert "the same command goes on" in line
+        assert {path: path.read_bytes() for path in before} == before
+        assert_nothing_damaged(small / "out")
+        assert "known already" in cli(*arguments).out
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=True)
+
+
+def test_an_output_directory_that_vanishes(cli, tmp_path, monkeypatch):
+    output_dir = tmp_path / "out"
+    save = TimedCheckpoint._save
+
+    def vanish(self, trainer):
+        shutil.rmtree(output_dir)
+        save(self, trainer)
+
+    arguments = [*TINY, "stop.max_steps=8", "checkpoint.every_seconds=1e-9"]
+    with monkeypatch.context() as patch:
+        patch.setattr(TimedCheckpoint, "_save", vanish)
+        outcome = cli(*arguments, f"output_dir={output_dir}")
+    assert outcome.code == 1
+    (line,) = outcome.err.splitlines()
+    assert line.startswith(f"error: output_dir={output_dir}: No such file or directory")
+    assert cli(*arguments, f"output_dir={output_dir}").code == 0
+
+
+@pytest.mark.parametrize("fault", ["EACCES", "EROFS", "ENOSPC"])
+def test_an_output_directory_that_cannot_be_written_to_at_all(forks, tmp_path, fault):
+    out = tmp_path / "out"
+    ended = ran(forks, [*RUN, "stop.max_steps=6"], out, fail_at=1, fault=fault, lasting=True)
+    assert_one_clear_line(ended, fault)
+    assert ended.code == 1 and not out.exists()
