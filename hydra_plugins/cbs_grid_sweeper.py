@@ -31,6 +31,10 @@ from cbs_lightning.wording import INTERRUPTED, count_of
 
 Job = tuple[str, ...]  # the overrides of one run
 Values = dict[str, list[str]]  # what a key is swept over, as key=value
+FOR_WANT_OF_MEMORY = (
+    "perhaps killed for want of memory: fewer jobs at a time, micro_batch_size=auto or "
+    "activation_checkpointing=true need less"
+)
 
 
 class GridSweeper(Sweeper):
@@ -133,7 +137,7 @@ class GridSweeper(Sweeper):
             except TerminatedWorkerError:
                 if stop is not None and stop.received is not None:
                     return dict.fromkeys(jobs) | found
-                print("a worker process died, perhaps killed for want of memory", flush=True)
+                print(f"a worker process died, {FOR_WANT_OF_MEMORY}", flush=True)
                 if len(batch) == 1:
                     found[batch[0]] = None
                 else:

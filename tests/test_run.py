@@ -129,6 +129,26 @@ def test_a_run_that_diverges(tiny):
     assert result.steps_run == len(trajectory) == trajectory.first_non_finite() < 16
 
 
+def test_a_run_that_diverges_ends_within_its_epoch(tiny, monkeypatch):
+    """With b = 4 an epoch has 450 steps, in four chunks."""
+    monkeypatch.setattr("cbs_lightning.callbacks.stop.SECONDS_BETWEEN_LOOKS", 0)
+    steps = []
+    training_step = Classifier.training_step
+
+    def counted(self, *arguments):
+        steps.append(self.trainer.global_step)
+        return training_step(self, *arguments)
+
+    monkeypatch.setattr(Classifier, "training_step", counted)
+    cfg = tiny(
+        "optimizer=sgd", "optimizer.lr=1e30", "batch_size=4", "checkpoint.every_seconds=1e-9"
+    )
+    result = run(cfg)
+    assert result.status is Status.DIVERGED and result.steps_run < 128
+    assert len(steps) == 1
+    assert not list(run_directory(cfg).glob("*.ckpt"))
+
+
 def test_a_run_that_fails_says_so_and_keeps_what_it_has(tiny, monkeypatch):
     cfg = tiny("stop.loss=1e-9", "stop.max_epochs=3")
     training_step = Classifier.training_step

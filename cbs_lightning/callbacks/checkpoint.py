@@ -76,6 +76,7 @@ class TimedCheckpoint(L.Callback):
 
     def _save(self, trainer: L.Trainer) -> None:
         self.stop.recorder.pause()
-        trainer.save_checkpoint(self.path)
+        if self.stop.recorder.trajectory.first_non_finite() is None:  # else there is no going on
+            trainer.save_checkpoint(self.path)
         self._saved = time.monotonic()
         self.stop.recorder.resume()

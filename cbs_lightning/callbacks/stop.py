@@ -1,5 +1,6 @@
 """Stops a run at the loss threshold, or where going on makes no sense."""
 
+import time
 from typing import Any
 
 import lightning as L
@@ -8,13 +9,15 @@ from cbs_lightning.callbacks.recorder import TrajectoryRecorder
 from cbs_lightning.results import Status
 from cbs_lightning.trajectory import Reading, Rule, Trajectory, first_crossing, last_reading
 
+SECONDS_BETWEEN_LOOKS = 10  # each waits for the device
+
 
 class StopAtThreshold(L.Callback):
     """Ends training once the recorded losses meet the threshold by the rule, or are not finite.
 
     Looks after the last step of every epoch: a crossing may be noticed late, but is counted where
-    it was. A run that goes on from a checkpoint looks at its whole epochs first, so that it ends
-    where it would have ended.
+    it was. Whether the losses are finite is looked at every few seconds, too. A run that goes on
+    from a checkpoint looks at its whole epochs first, so that it ends where it would have ended.
     `status` stays None while neither happened. Logs `steps`, `sfo`, `samples`, `loss`, `accuracy`
     and `seconds` to the trainer's metrics when the threshold is reached.
     """
@@ -31,6 +34,7 @@ class StopAtThreshold(L.Callback):
         self.status: Status | None = None
         self.latest: Reading | None = None
         self._steps_read = 0
+        self._looked = time.monotonic()
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         steps = len(self.recorder.trajectory)
@@ -43,6 +47,11 @@ class StopAtThreshold(L.Callback):
         if trainer.is_last_batch or trainer.global_step >= trainer.max_steps:
             self.recorder.pause()
             self._look(trainer, module, self.recorder.trajectory)
+        elif time.monotonic() - self._looked >= SECONDS_BETWEEN_LOOKS:
+            self.recorder.fetch()
+            if self.recorder.trajectory.first_non_finite() is not None:
+                self._look(trainer, module, self.recorder.trajectory)
+            self._looked = time.monotonic()
 
     def _look(self, trainer: L.Trainer, module: L.LightningModule, trajectory: Trajectory) -> None:
         crossing = first_crossing(trajectory, self.rule, self.threshold, since=self._steps_read)
