@@ -33,10 +33,10 @@ tensorboard: $(READY) ## browse the runs under OUTPUT_DIR at http://localhost:60
 	$(BIN)/tensorboard --logdir "$(OUTPUT_DIR)" --host localhost
 
 test: $(READY) lint ## lint, types and all tests but the slow ones
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 test-slow: $(READY) ## the slow tests
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 lint: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .
