@@ -21,7 +21,7 @@ def numbered(count: int) -> Images:
 
 
 def batches(loader: InMemoryLoader, epoch: int = 0) -> list[list[int]]:
-    loader.set_epoch(epoch)
+    loader.epoch = epoch
     return [labels.tolist() for chunk in loader for _, labels in chunk]
 
 
@@ -63,14 +63,14 @@ def test_resuming_inside_an_epoch():
     images = numbered(250)
     images = Images(images.pixels.repeat(8, 1, 1, 1), images.labels.repeat(8))
     loader = InMemoryLoader(images, 4, seed=0)
-    loader.set_epoch(5)
+    loader.epoch = 5
     whole = [[labels.tolist() for _, labels in chunk] for chunk in loader]
+    loader.epoch = 5
     iterator = iter(loader)
     next(iterator)
     next(iterator)
     resumed = InMemoryLoader(images, 4, seed=0)
     resumed.load_state_dict(loader.state_dict())
-    resumed.set_epoch(5)
     assert [[labels.tolist() for _, labels in chunk] for chunk in resumed] == whole[2:]
     assert len(list(resumed)) == 4  # the epoch after that is whole again
 
@@ -128,7 +128,7 @@ def test_augmentation_is_reproducible_and_changes_with_the_epoch():
 
     def epoch(number: int) -> torch.Tensor:
         loader = InMemoryLoader(images, 20, seed=1, augmentation=Augmentation(2, flip=False))
-        loader.set_epoch(number)
+        loader.epoch = number
         batch, labels = next(iter(loader))[0]
         return batch[labels.argsort()]
 

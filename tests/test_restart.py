@@ -142,3 +142,19 @@ def test_a_threshold_met_before_the_kill_ends_the_run_where_it_would_have_ended(
     outcome = cli(*run, f"output_dir={again}")
     assert outcome.code == 0 and "goes on from" in outcome.out
     assert_same_runs(once, again)
+
+
+@pytest.mark.parametrize("batch_size", [128, 600])  # four and three chunks an epoch
+def test_a_run_killed_at_the_ends_of_epochs_again_and_again(forks, tmp_path, batch_size):
+    arguments = [*RUN, f"batch_size={batch_size}", "stop.max_epochs=4"]
+    undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
+    points = ran(forks, arguments, undisturbed).points
+    saved = [number for number, point in enumerate(points, 1) if "os.remove .last.ckpt" in point]
+    chunks = len(saved) // 4
+    assert len(saved) == 4 * chunks
+    for epochs_of_process in (1, 1, 1):
+        after = saved[epochs_of_process * chunks - 1]
+        ended = ran(forks, arguments, disturbed, kill_at=after)
+        assert ended.code == -signal.SIGKILL
+    assert ran(forks, arguments, disturbed).code == 0
+    assert_same_runs(undisturbed, disturbed)

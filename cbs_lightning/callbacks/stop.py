@@ -44,7 +44,8 @@ class StopAtThreshold(L.Callback):
             self._look(trainer, module, self.recorder.trajectory[:whole])
 
     def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
-        if trainer.is_last_batch or trainer.global_step >= trainer.max_steps:
+        end_of_epoch = trainer.global_step % self.rule.steps_per_epoch == 0
+        if end_of_epoch or trainer.global_step >= trainer.max_steps:
             self.recorder.pause()
             self._look(trainer, module, self.recorder.trajectory)
         elif time.monotonic() - self._looked >= SECONDS_BETWEEN_LOOKS:

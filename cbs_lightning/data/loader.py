@@ -42,11 +42,12 @@ class Normalization:
 
 
 class InMemoryLoader:
-    """Chunks of consecutive batches of one epoch; a chunk is a list of batches.
+    """Chunks of consecutive batches, one epoch after the other; a chunk is a list of batches.
 
     The order of an epoch is a permutation derived from (seed, epoch), or, with replacement,
     independent draws: every batch then has the full size. `seed=None` keeps the data's order.
-    After `load_state_dict` the next epoch begins at the chunk after the last one handed over.
+    It counts its epochs itself: Lightning's count is off after a run was restarted twice at the
+    ends of epochs. After `load_state_dict` the next chunk is that after the last one handed over.
     """
 
     def __init__(
@@ -69,21 +70,14 @@ class InMemoryLoader:
         self.augmentation = augmentation
         self.epoch = 0
         self.position = 0  # chunks of this epoch handed over
-        self.start = 0  # where the next epoch begins, in chunks
         self.batches_per_chunk = max(1, SAMPLES_PER_CHUNK // self.batch_size)
         self.steps_per_epoch = -(-len(images) // self.batch_size)
-        # Lightning takes this for a DataLoader: it calls sampler.set_epoch before every epoch.
-        self.sampler = self
-        self.batch_sampler = None
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
 
     def state_dict(self) -> dict[str, int]:
-        return {"position": self.position % len(self)}
+        return {"epoch": self.epoch, "position": self.position}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        self.start = state["position"]
+        self.epoch, self.position = state["epoch"], state["position"]
 
     def __len__(self) -> int:
         return -(-self.steps_per_epoch // self.batches_per_chunk)
@@ -94,10 +88,11 @@ class InMemoryLoader:
         order = self._order().to(device)
         draws = self._augmentation_draws(len(order)).to(device)
         chunk_size = self.batches_per_chunk * self.batch_size
-        start, self.start = self.start, 0
-        for position in range(start, len(self)):
+        for position in range(self.position, len(self)):
             # Before the yield: a checkpoint taken while the chunk is used must count it.
             self.position = position + 1
+            if self.position == len(self):
+                self.epoch, self.position = self.epoch + 1, 0
             samples = slice(position * chunk_size, (position + 1) * chunk_size)
             yield self._chunk(order[samples], draws[samples])
 
