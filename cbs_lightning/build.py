@@ -13,6 +13,7 @@ from cbs_lightning.errors import ConfigError
 from cbs_lightning.memory import automatic_slice
 from cbs_lightning.models import Classifier
 from cbs_lightning.models.recompute import recompute_blocks
+from cbs_lightning.wording import say
 
 
 def build_model(cfg: DictConfig, data: ImageDataModule, device: torch.device) -> Classifier:
@@ -48,10 +49,9 @@ def _build(cfg: DictConfig, data: ImageDataModule) -> Classifier:
 @cache
 def _warn_of_slices(name: str) -> None:
     """Once in a process."""
-    print(
+    say(
         f"warning: micro_batch_size: the statistics of {name}'s BatchNorm are those of the slices, "
-        "so the losses are not those of whole batches",
-        flush=True,
+        "so the losses are not those of whole batches"
     )
 
 

@@ -2,7 +2,7 @@
 
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from zipfile import BadZipFile, ZipFile
 
 import torch
@@ -10,6 +10,14 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from cbs_lightning.results import CHECKPOINT, PREVIOUS_CHECKPOINT
 from cbs_lightning.storage import set_aside, write_atomically
+from cbs_lightning.wording import say
+
+NEEDED = ("state_dict", "optimizer_states", "loops", "callbacks")
+
+
+class Checkpoint(NamedTuple):
+    path: Path
+    origin: dict[str, Any]  # what its losses were made with
 
 
 class DurableCheckpointIO(TorchCheckpointIO):
@@ -25,28 +33,38 @@ class DurableCheckpointIO(TorchCheckpointIO):
         write_atomically(path, buffer.getvalue(), previous=previous)
 
 
-def latest_checkpoint(directory: Path) -> Path | None:
-    """The newest checkpoint that can be read; those that cannot are named and set aside."""
+def latest_checkpoint(directory: Path, config_hash: str) -> Checkpoint | None:
+    """The newest checkpoint of this configuration that can be read.
+
+    Those that cannot, and those of another configuration, are named and set aside.
+    """
     for path in _generations(directory):
         if not path.exists():
             continue
         content = path.read_bytes()
         try:
-            check_whole(content)
+            origin = checked_origin(content)
+            if origin["config_hash"] != config_hash:
+                raise ValueError("of another configuration")
         except Exception as error:  # whatever a garbled file makes zipfile and torch raise
             aside = set_aside(path)
-            print(f"{path}: damaged ({type(error).__name__}), kept as {aside.name}", flush=True)
+            say(f"{path}: damaged ({type(error).__name__}: {error}), kept as {aside.name}")
         else:
-            return path
+            return Checkpoint(path, origin)
     return None
 
 
-def check_whole(content: bytes) -> None:
+def checked_origin(content: bytes) -> dict[str, Any]:
+    """The origin of a checkpoint that is whole; raises whatever is wrong with it otherwise."""
     # torch.load takes wrong bits for right ones; the checksums of the archive tell.
     with ZipFile(BytesIO(content)) as archive:
         if (name := archive.testzip()) is not None:
             raise BadZipFile(name)
-    torch.load(BytesIO(content), map_location="cpu", weights_only=True)
+    values = torch.load(BytesIO(content), map_location="cpu", weights_only=True)
+    if missing := [key for key in NEEDED if key not in values]:
+        raise KeyError(*missing)
+    origin: dict[str, Any] = values["callbacks"]["TimedCheckpoint"]["origin"]
+    return origin
 
 
 def remove_checkpoints(directory: Path) -> None:

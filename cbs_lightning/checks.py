@@ -21,6 +21,7 @@ GPUS: dict[str, Callable[[], bool]] = {
     "mps": torch.backends.mps.is_available,
 }
 ACCELERATORS = ("auto", "cpu", "gpu", *GPUS)
+PROFILERS = ("simple", "advanced", "pytorch")
 PRECISIONS = ("32-true", "bf16-mixed")
 TRAINER_KEYS = {"accelerator", "devices", "precision", "deterministic", "benchmark", "profiler"}
 GIVEN_BY_RUN = {  # parameters that a run fills in from other keys
@@ -92,6 +93,11 @@ def _check_trainer(trainer: DictConfig) -> None:
     devices, precision = trainer.get("devices"), trainer.get("precision")
     _require(devices == 1, "trainer.devices", devices, "a run has 1 device")
     _require(precision in PRECISIONS, "trainer.precision", precision, _one_of(PRECISIONS))
+    profiler = trainer.get("profiler")
+    _require(profiler in (None, *PROFILERS), "trainer.profiler", profiler, _one_of(PROFILERS))
+    benchmark = trainer.get("benchmark")
+    valid = benchmark is None or isinstance(benchmark, bool)
+    _require(valid, "trainer.benchmark", benchmark, "must be true or false")
     deterministic = trainer.get("deterministic", False)
     valid = deterministic in (True, False, "warn")
     _require(valid, "trainer.deterministic", deterministic, "allowed: true, false, warn")

@@ -19,8 +19,9 @@ from cbs_lightning.errors import UserError
 from cbs_lightning.locks import BusyError
 from cbs_lightning.results import ERROR, Result
 from cbs_lightning.run import run, run_directory, run_title
+from cbs_lightning.signals import TO_STOP, hand_over
 from cbs_lightning.training import Interrupted
-from cbs_lightning.wording import INTERRUPTED, describe
+from cbs_lightning.wording import INTERRUPTED, describe, say
 
 GROUP_CHOICE = r"(data|model|optimizer)=\w+|hydra\.searchpath=.*"
 
@@ -33,7 +34,7 @@ def run_job(cfg: DictConfig) -> Result | BusyError | None:
     """
     stop_file = Path(cfg.sweep.stop_file) if cfg.sweep.stop_file else None
     if stop_file is not None:  # a worker leaves these to the sweep, which then makes the file
-        for number in (signal.SIGINT, signal.SIGUSR2):
+        for number in TO_STOP:
             signal.signal(number, signal.SIG_IGN)
         if stop_file.exists():
             return None
@@ -45,18 +46,16 @@ def run_job(cfg: DictConfig) -> Result | BusyError | None:
     try:
         return run(completed)
     except Interrupted as interrupted:
-        print(f"{title}: {describe(interrupted.result)}; the same command goes on", flush=True)
-        if stop_file is None:
-            if interrupted.signal_number == signal.SIGUSR2:
-                _hand_over(signal.SIGUSR2)
-            sys.exit(interrupted.exit_code)
-        if not stop_file.exists():
-            os._exit(interrupted.exit_code)  # this worker only; the sweep goes on without it
-        return interrupted.result
+        say(f"{title}: {describe(interrupted.result)}; the same command goes on")
+        if stop_file is not None:
+            return interrupted.result
+        if interrupted.signal_number == signal.SIGUSR2:
+            hand_over(signal.SIGUSR2)
+        sys.exit(interrupted.exit_code)
     except BusyError as busy:
         if not completed.sweep.jobs:
             sys.exit(f"error: {busy}")
-        print(f"{title}: another process works on it; comes last", flush=True)
+        say(f"{title}: another process works on it; comes last")
         return busy
     except UserError as error:
         if not completed.sweep.jobs:
@@ -67,14 +66,8 @@ def run_job(cfg: DictConfig) -> Result | BusyError | None:
             raise
         where = run_directory(completed) / ERROR
         reason = f"{type(error).__name__}: {_one_line(str(error))}; see {where}"
-    print(f"{title}: failed: {reason}", flush=True)
+    say(f"{title}: failed: {reason}")
     return None
-
-
-def _hand_over(number: signal.Signals) -> None:
-    """Let whoever listened before, such as a cluster's launcher, have the signal now."""
-    if signal.getsignal(number) is not signal.SIG_DFL:
-        signal.raise_signal(number)
 
 
 @contextmanager

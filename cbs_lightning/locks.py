@@ -7,6 +7,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from cbs_lightning.errors import UserError
+from cbs_lightning.wording import say
 
 LOCK = ".lock"
 POLL_SECONDS = 0.5
@@ -28,7 +29,7 @@ def locked(directory: Path, title: str, *, wait: bool) -> Iterator[None]:
     except Timeout:
         if not wait:
             raise BusyError(f"{directory}: another process works on it") from None
-        print(f"{title}: another process works on it; waiting", flush=True)
+        say(f"{title}: another process works on it; waiting")
         lock.acquire()
     try:
         yield

@@ -1,6 +1,6 @@
 """A run's stored configuration, to be run again."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from cbs_lightning.trust import check_targets
 
 # Where things are, how they are shown and whom to trust is never somebody else's to say.
 OWN = ("repeat", "trusted_packages", "output_dir", "data_dir", "progress", "tensorboard", "sweep")
+NAMES = ("data", "model", "optimizer", "experiment", "variant")
 
 
 def repeated(
@@ -45,18 +46,34 @@ def _read(cfg: DictConfig) -> DictConfig:
     path = Path(cfg.repeat)
     try:
         path = path / CONFIG if path.is_dir() else path
-        text = path.read_text()
-        stored = OmegaConf.create(text)
+        stored = OmegaConf.create(path.read_text())
     except OSError as error:
         raise ConfigError("repeat", cfg.repeat, f"{error.strerror}; {allowed}") from error
     except Exception as error:  # whatever garbled text makes yaml and omegaconf raise
         reason = " ".join(str(error).split())
         raise ConfigError("repeat", cfg.repeat, f"cannot be read ({reason}); {allowed}") from error
-    if not isinstance(stored, DictConfig) or not isinstance(stored.get("names"), DictConfig):
-        raise ConfigError("repeat", cfg.repeat, f"is no run's configuration; {allowed}")
-    if "${" in text:  # an interpolation can read files and variables of this machine
+    values = OmegaConf.to_container(stored, resolve=False)
+    # An interpolation can read variables of this machine, and make a target of a string.
+    if any("${" in text for text in _texts(values)):
         raise ConfigError("repeat", cfg.repeat, "a stored configuration has no interpolations")
+    names = values.get("names") if isinstance(values, dict) else None
+    if not isinstance(names, dict) or any(name not in names for name in NAMES):
+        raise ConfigError("repeat", cfg.repeat, f"is no run's configuration; {allowed}")
+    assert isinstance(stored, DictConfig)
     return stored
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All keys and values that are text, however they were written."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield str(key)
+            yield from _texts(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _texts(inner)
+    else:
+        yield str(value)
 
 
 def _updated(defaults: Any, stored: Any) -> Any:

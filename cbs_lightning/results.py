@@ -1,5 +1,6 @@
 """What a run directory looks like: the only place that knows."""
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -30,6 +31,7 @@ CONFIG = "config.yaml"
 CHECKPOINT = "last.ckpt"
 PREVIOUS_CHECKPOINT = "previous.ckpt"
 ERROR = "error.txt"
+DIGEST = "digest"  # in a result
 
 
 class Status(StrEnum):
@@ -181,7 +183,14 @@ def run_directory(
 
 
 def write_result(directory: Path, result: Result) -> None:
-    write_atomically(directory / RESULT, (json.dumps(asdict(result), indent=2) + "\n").encode())
+    values = asdict(result)
+    values[DIGEST] = _digest(values)
+    write_atomically(directory / RESULT, (json.dumps(values, indent=2) + "\n").encode())
+
+
+def _digest(values: dict[str, Any]) -> str:
+    """Of all else that a result holds: a wrong digit somewhere is found out."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def write_trajectory(directory: Path, trajectory: Trajectory) -> None:
@@ -210,6 +219,9 @@ def _checked(path: Path, parse: Callable[[bytes], Parsed]) -> Parsed:
 
 def _parse_result(content: bytes) -> Result:
     values = json.loads(content)
+    digest = values.pop(DIGEST, None)
+    if digest is not None and digest != _digest(values):
+        raise ValueError("not as it was written")
     values = {field.name: values[field.name] for field in fields(Result) if field.name in values}
     values |= {key: Status(values[key]) for key in ("status", "ended")}
     values["rule"] = RuleName(values["rule"])

@@ -20,7 +20,7 @@ from cbs_lightning.storage import remove_scratch, set_aside
 from cbs_lightning.tensorboard import publish
 from cbs_lightning.training import step_budget, train
 from cbs_lightning.trajectory import RuleName
-from cbs_lightning.wording import describe, duration
+from cbs_lightning.wording import describe, duration, say
 
 
 def run(cfg: DictConfig) -> Result:
@@ -52,7 +52,7 @@ def _answer(cfg: DictConfig, data: ImageDataModule, directory: Path, title: str)
         publish(directory, known)
         return _known_already(title, known)
     result = train(cfg, data, directory, title, stored)
-    print(f"{title}: {describe(result)}; {_where_or_how_long(cfg, directory)}", flush=True)
+    say(f"{title}: {describe(result)}; {_where_or_how_long(cfg, directory)}")
     return result
 
 
@@ -116,7 +116,7 @@ def _stored_run(cfg: DictConfig, directory: Path, *, recover: bool = False) -> R
     except DamagedError as error:
         if recover:
             aside = set_aside(error.path)
-            print(f"{error.path}: damaged ({error}), kept as {aside.name}", flush=True)
+            say(f"{error.path}: damaged ({error}), kept as {aside.name}")
         return None
     if stored.result.config_hash != config_hash(cfg):
         raise UserError(f"{directory}: holds a run of another configuration; move it away")
@@ -141,7 +141,7 @@ def _output_errors(cfg: DictConfig) -> Iterator[None]:
 
 
 def _known_already(title: str, result: Result) -> Result:
-    print(f"{title}: {describe(result)}, known already", flush=True)
+    say(f"{title}: {describe(result)}, known already")
     return result
 
 

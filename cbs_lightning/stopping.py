@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any
 
 from cbs_lightning.callbacks import StopOnSignal
+from cbs_lightning.wording import say
 
 
 class StopFile:
@@ -23,7 +24,7 @@ class StopFile:
         self.received = signal.Signals(number)
         for heard, second in StopOnSignal.SECOND.items():
             signal.signal(heard, second)
-        print("stopping: the running jobs save themselves", flush=True)
+        say("stopping: the running jobs save themselves")
         self.path.touch()
 
 

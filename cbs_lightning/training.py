@@ -1,7 +1,6 @@
 """Training: a configuration becomes a model and a trainer, and leaves a result."""
 
 import logging
-import signal
 import traceback
 import warnings
 from contextlib import suppress
@@ -11,6 +10,7 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
@@ -24,23 +24,23 @@ from cbs_lightning.callbacks import (
     TimedCheckpoint,
     TrajectoryRecorder,
 )
-from cbs_lightning.checkpoints import DurableCheckpointIO, latest_checkpoint, remove_checkpoints
+from cbs_lightning.checkpoints import (
+    Checkpoint,
+    DurableCheckpointIO,
+    latest_checkpoint,
+    remove_checkpoints,
+)
 from cbs_lightning.choices import resolve
 from cbs_lightning.config import config_hash, hyperparameters
 from cbs_lightning.data import ImageDataModule
 from cbs_lightning.errors import ConfigError, UserError
 from cbs_lightning.memory import is_out_of_memory
 from cbs_lightning.results import Request, Result, Run, Status
+from cbs_lightning.signals import held_back, signal_of
 from cbs_lightning.storage import write_atomically
 from cbs_lightning.tensorboard import publish
 from cbs_lightning.trajectory import Rule, RuleName
-
-OUT_OF_MEMORY = (
-    "out of memory; set micro_batch_size=auto (with BatchNorm that changes the losses) or "
-    "activation_checkpointing=true (that does not), or run fewer jobs at a time"
-)
-
-TRAINED_ANEW = "there is no checkpoint (checkpoint.keep=true keeps it), so it is trained anew"
+from cbs_lightning.wording import say
 
 
 class Interrupted(Exception):  # noqa: N818 - it is not an error
@@ -71,8 +71,9 @@ def train(
     that knows more. A signal ends in `Interrupted`, after the run was saved.
     """
     identity = config_hash(cfg)
+    checkpoint = latest_checkpoint(directory, identity)
     cfg = cfg.copy()
-    resolve(cfg, directory)
+    resolve(cfg, checkpoint, stored)
     torch.set_num_threads(cfg.threads)
     L.seed_everything(cfg.seed, verbose=False)
     data.setup("fit")
@@ -90,7 +91,14 @@ def train(
     try:
         rule = Rule(request.rule, steps_per_epoch, request.window)
         stop = StopAtThreshold(recorder, request.threshold, rule, result.effective_batch_size)
-        trainer = _trainer(cfg, request, directory, title, stop, signals)
+        checkpointing = TimedCheckpoint(
+            stop,
+            signals,
+            directory / results.CHECKPOINT,
+            cfg.checkpoint.every_seconds,
+            save_last=cfg.checkpoint.keep or data.split.test is not None,
+        )
+        trainer = _trainer(cfg, request, directory, title, (stop, signals, checkpointing))
         device = trainer.strategy.root_device
         model = build_model(cfg, data, device)
         result = replace(
@@ -101,13 +109,15 @@ def train(
         )
         text = OmegaConf.to_yaml(OmegaConf.create(result.configuration))
         write_atomically(directory / results.CONFIG, text.encode())
-        resume = latest_checkpoint(directory)
-        finished = stored is not None and stored.result.ended not in results.UNFINISHED
-        why = "the stored losses end too soon to tell; " if finished else ""
-        if resume is not None:
-            print(f"{title}: {why}goes on from {resume}", flush=True)
-        elif finished:
-            print(f"{title}: {why}{TRAINED_ANEW}", flush=True)
+        checkpointing.origin = {
+            "config_hash": identity,
+            "threads": cfg.threads,
+            "micro_batch_size": model.micro_batch_size,
+            "device": result.device,
+            **result.versions,
+        }
+        _say_where_it_begins(title, checkpoint, stored, cfg.checkpoint.keep)
+        resume = checkpoint.path if checkpoint is not None else None
         trainer.fit(model, datamodule=data, ckpt_path=resume, weights_only=True)
         ended = stop.status or (Status.INTERRUPTED if signals.received else Status.EXHAUSTED)
         if ended in (Status.REACHED, Status.EXHAUSTED) and data.split.test is not None:
@@ -117,13 +127,14 @@ def train(
         raise
     except (KeyboardInterrupt, SystemExit) as error:  # Lightning turns the first into the second
         result = _finish_badly(directory, result, Status.INTERRUPTED, request, recorder, stored)
-        raise Interrupted(result, signals.received or signal.SIGINT) from error
+        raise Interrupted(result, signals.received or signal_of(error)) from error
     except Exception as error:
         _finish_badly(directory, result, Status.FAILED, request, recorder, stored)
         if is_out_of_memory(error):
-            raise UserError(f"batch_size={cfg.batch_size}: {OUT_OF_MEMORY}") from error
+            raise UserError(f"batch_size={cfg.batch_size}: {_needs_less(cfg)}") from error
         raise
-    result = _finish(directory, result, ended, request, recorder, stored)
+    with held_back():
+        result = _finish(directory, result, ended, request, recorder, stored)
     if ended is not Status.INTERRUPTED:
         with suppress(OSError):  # the run is whole; what is left over does no harm
             (directory / results.ERROR).unlink(missing_ok=True)
@@ -132,6 +143,29 @@ def train(
     if signals.received:
         raise Interrupted(result, signals.received)
     return result
+
+
+def _say_where_it_begins(
+    title: str, checkpoint: Checkpoint | None, stored: Run | None, keep: bool
+) -> None:
+    finished = stored is not None and stored.result.ended not in results.UNFINISHED
+    why = "the stored losses end too soon to tell; " if finished else ""
+    if checkpoint is not None:
+        say(f"{title}: {why}goes on from {checkpoint.path}")
+    elif finished:
+        advice = "" if keep else " (checkpoint.keep=true keeps it)"
+        say(f"{title}: {why}there is no checkpoint{advice}, so it is trained anew")
+
+
+def _needs_less(cfg: DictConfig) -> str:
+    """What a user can still do about a want of memory."""
+    slices = "micro_batch_size=auto" if cfg.micro_batch_size is None else "less micro_batch_size"
+    ways = [f"set {slices} (with BatchNorm that changes the losses)"]
+    if not cfg.activation_checkpointing:
+        ways.append("set activation_checkpointing=true (that does not)")
+    if (cfg.sweep.workers or 1) > 1:
+        ways.append("run fewer jobs at a time")
+    return f"out of memory; {', or '.join(ways)}"
 
 
 def _blank_result(
@@ -196,11 +230,17 @@ def _finish(
     result = results.answer(result, recorder.trajectory, request)
     if ended in results.UNFINISHED:  # whatever its losses say so far
         result = replace(result, status=ended, steps=None, sfo=None, samples=None)
-        if stored is not None and len(stored.trajectory) > steps_run:
+        if stored is not None and _knows_more(stored, steps_run):
             return result
     results.write_trajectory(directory, recorder.trajectory)
     publish(directory, result)
     return result
+
+
+def _knows_more(stored: Run, steps_run: int) -> bool:
+    """Than an unfinished run of these steps; a finished run does where both know the same."""
+    finished = stored.result.ended not in results.UNFINISHED
+    return len(stored.trajectory) > steps_run - finished
 
 
 def _finish_badly(
@@ -227,35 +267,30 @@ def _trainer(
     request: Request,
     directory: Path,
     title: str,
-    stop: StopAtThreshold,
-    signals: StopOnSignal,
+    callbacks: tuple[StopAtThreshold, StopOnSignal, TimedCheckpoint],
 ) -> L.Trainer:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning", message=".*treespec.*")
-    recorder = stop.recorder
-    checkpoint = directory / results.CHECKPOINT
-    origin = {"threads": str(cfg.threads), **record.versions()}
+    stop, signals, checkpointing = callbacks
     live = Console().is_terminal and (cfg.sweep.workers or 1) == 1
     assert request.max_steps is not None
+    curves = LogCurves(
+        directory,
+        stop.recorder,
+        cfg.tensorboard.points_per_epoch,
+        stop.rule.steps_per_epoch,
+        stop.effective_batch_size,
+    )
+    progress = ShowProgress(title, stop, request.max_steps, cfg.progress.every_seconds, live)
     return L.Trainer(
         **cfg.trainer,
         max_epochs=-1,
         max_steps=request.max_steps,
-        callbacks=[
-            recorder,
-            stop,
-            LogCurves(
-                directory,
-                recorder,
-                cfg.tensorboard.points_per_epoch,
-                stop.rule.steps_per_epoch,
-                stop.effective_batch_size,
-            ),
-            signals,
-            TimedCheckpoint(stop, signals, checkpoint, origin, **cfg.checkpoint),
-            ShowProgress(title, stop, request.max_steps, cfg.progress.every_seconds, live),
-        ],
-        plugins=[DurableCheckpointIO()],
+        # In this order: what is recorded is looked at, and what was found may be saved.
+        callbacks=[stop.recorder, stop, curves, signals, checkpointing, progress],
+        # Under SLURM, Lightning would look for checkpoints of its own, of whatever run.
+        plugins=[DurableCheckpointIO(), LightningEnvironment()],
+        default_root_dir=directory,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,

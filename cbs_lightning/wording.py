@@ -1,4 +1,8 @@
-"""Numbers and results in words."""
+"""Numbers and results in words, and how they are said."""
+
+import os
+import sys
+from pathlib import Path
 
 from cbs_lightning.results import Result, Status
 from cbs_lightning.trajectory import RuleName
@@ -32,3 +36,11 @@ def describe(result: Result) -> str:
         if result.rule is RuleName.EPOCH and end < result.steps_per_epoch:
             found += " within the first epoch"
     return f"{found}, {duration(result.seconds)}"
+
+
+def say(text: str) -> None:
+    """Print a line at once. A reader that went away, such as `head`, does not end a run."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - to the process's end

@@ -1,6 +1,7 @@
 """A Hydra sweeper: a grid of rows, checked whole, run by any launcher, and summed up."""
 
 import itertools
+import signal
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -24,10 +25,11 @@ from cbs_lightning.errors import ConfigError, UserError
 from cbs_lightning.locks import BusyError
 from cbs_lightning.results import Result
 from cbs_lightning.run import check_run, run_directory
+from cbs_lightning.signals import hand_over
 from cbs_lightning.stopping import StopFile, stop_file_on_signal
 from cbs_lightning.sweep_report import print_report
 from cbs_lightning.threads import cores
-from cbs_lightning.wording import INTERRUPTED, count_of
+from cbs_lightning.wording import INTERRUPTED, count_of, say
 
 Job = tuple[str, ...]  # the overrides of one run
 Values = dict[str, list[str]]  # what a key is swept over, as key=value
@@ -61,7 +63,7 @@ class GridSweeper(Sweeper):
     def sweep(self, arguments: list[str]) -> list[Result | None]:
         jobs = self._checked(self._jobs(arguments))
         self.workers = min(self._workers(), len(jobs))
-        print(f"{count_of(len(jobs), 'job')}, {self.workers} at a time", flush=True)
+        say(f"{count_of(len(jobs), 'job')}, {self.workers} at a time")
         found = self._launch(jobs)
         print_report(found, list(jobs.values()))
         if not all(result and result.status not in results.UNFINISHED for result in found):
@@ -104,13 +106,15 @@ class GridSweeper(Sweeper):
         """The jobs' results, None where one failed."""
         sweep = {"jobs": len(jobs), "workers": self.workers, "started": time.time()}
         shared = [f"sweep.{key}={value}" for key, value in sweep.items()]
-        if self.workers == 1:
+        if self._workers() == 1:
             found = self._launch_all(jobs, shared)
         else:
             with stop_file_on_signal() as stop:
                 found = self._launch_all(jobs, [*shared, f"sweep.stop_file={stop.path}"], stop)
             if stop.received is not None:
                 print(INTERRUPTED, file=sys.stderr)
+                if stop.received == signal.SIGUSR2:
+                    hand_over(signal.SIGUSR2)
                 raise SystemExit(128 + stop.received)
         return [value if isinstance(value := found[job], Result) else None for job in jobs]
 
@@ -134,10 +138,12 @@ class GridSweeper(Sweeper):
                     initial_job_idx=len(found),
                 )
                 found |= dict(zip(batch, map(_value, returns), strict=True))
-            except TerminatedWorkerError:
+            except (Exception, KeyboardInterrupt) as error:
                 if stop is not None and stop.received is not None:
-                    return dict.fromkeys(jobs) | found
-                print(f"a worker process died, {FOR_WANT_OF_MEMORY}", flush=True)
+                    return dict.fromkeys(jobs) | found  # a worker that had not begun its job
+                if not isinstance(error, TerminatedWorkerError):
+                    raise
+                say(f"a worker process died, {FOR_WANT_OF_MEMORY}")
                 if len(batch) == 1:
                     found[batch[0]] = None
                 else:

@@ -166,6 +166,7 @@ def _serve(request: Request, scratch: Path) -> Ended:
     for number in request.signals:
         while not Path(request.trains).exists():
             time.sleep(0.05)
+        time.sleep(0.5)
         os.kill(pid, number)
     if request.kill_after is not None:
         time.sleep(request.kill_after)

@@ -1,13 +1,15 @@
 import pytest
 
-from cbs_lightning import results
+from cbs_lightning.checkpoints import Checkpoint
 from cbs_lightning.choices import resolve
 from cbs_lightning.config import compose
+from cbs_lightning.results import read_run
+from cbs_lightning.run import run, run_directory
 
 
-def resolved(directory, *overrides):
+def resolved(*overrides, checkpoint=None, stored=None):
     cfg = compose(list(overrides))
-    resolve(cfg, directory)
+    resolve(cfg, checkpoint, stored)
     return cfg
 
 
@@ -20,22 +22,25 @@ def resolved(directory, *overrides):
         (["threads=5", "sweep.workers=16"], 5),
     ],
 )
-def test_threads_are_shared_between_workers(monkeypatch, tmp_path, overrides, expected):
+def test_threads_are_shared_between_workers(monkeypatch, overrides, expected):
     monkeypatch.setattr("cbs_lightning.threads.cores", lambda: 8)
-    assert resolved(tmp_path, *overrides).threads == expected
+    assert resolved(*overrides).threads == expected
+    assert resolved(*overrides, "micro_batch_size=auto").micro_batch_size == "auto"
 
 
 def test_a_run_that_goes_on_keeps_its_choices(tmp_path):
-    (tmp_path / results.CONFIG).write_text("threads: 3\nmicro_batch_size: 17\n")
-    assert resolved(tmp_path).threads == 3
-    assert resolved(tmp_path, "threads=1").threads == 1
-    assert resolved(tmp_path, "micro_batch_size=auto").micro_batch_size == 17
-    assert resolved(tmp_path, "micro_batch_size=5").micro_batch_size == 5
-    assert resolved(tmp_path).micro_batch_size is None
+    checkpoint = Checkpoint(tmp_path, {"threads": 3, "micro_batch_size": 17})
+    assert resolved(checkpoint=checkpoint).threads == 3
+    assert resolved("threads=1", checkpoint=checkpoint).threads == 1
+    auto = resolved("micro_batch_size=auto", checkpoint=checkpoint)
+    assert auto.micro_batch_size == 17
+    assert resolved("micro_batch_size=5", checkpoint=checkpoint).micro_batch_size == 5
+    assert resolved(checkpoint=checkpoint).micro_batch_size is None
 
 
-@pytest.mark.parametrize("content", ["", "{", "- 1", "threads: many\n", "\x00\x01", "a: ${"])
-def test_a_damaged_configuration_is_no_obstacle(tmp_path, monkeypatch, content):
-    monkeypatch.setattr("cbs_lightning.threads.cores", lambda: 8)
-    (tmp_path / results.CONFIG).write_text(content)
-    assert resolved(tmp_path, "micro_batch_size=auto").threads == 8
+def test_a_run_that_is_trained_anew_keeps_its_choices(tiny):
+    cfg = tiny("micro_batch_size=100", "stop.max_steps=2")
+    run(cfg)
+    stored = read_run(run_directory(cfg))
+    auto = resolved("micro_batch_size=auto", stored=stored)
+    assert (auto.threads, auto.micro_batch_size) == (1, 100)

@@ -94,6 +94,8 @@ BAD = [
     ("stop=5", "stop=5", "group"),
     ("tensorboard=null", "tensorboard=null", "group"),
     ("+trainer.max_epochs=3", "trainer.max_epochs=3", "stop.max_epochs"),
+    ("+trainer.profiler=nonsense", "trainer.profiler=nonsense", "simple"),
+    ("+trainer.benchmark=fast", "trainer.benchmark=fast", "true or false"),
     ("study=a/b", "study=a/b", "folder"),
     ("study=..", "study=..", "folder"),
     ("checkpoint.every_seconds=0", "checkpoint.every_seconds=0", "> 0"),

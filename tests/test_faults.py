@@ -8,7 +8,7 @@ import pytest
 
 from cbs_lightning import results
 from cbs_lightning.callbacks import TimedCheckpoint
-from cbs_lightning.checkpoints import check_whole
+from cbs_lightning.checkpoints import checked_origin
 from cbs_lightning.results import Request, Status, answer, read_run
 from cbs_lightning.trajectory import RuleName
 from tests.conftest import TINY
@@ -35,7 +35,7 @@ def assert_nothing_damaged(output_dir: Path) -> None:
     for directory in output_dir.glob("*/*/"):
         assert not list(directory.glob("*.corrupt"))
         for checkpoint in directory.glob("*.ckpt"):
-            check_whole(checkpoint.read_bytes())
+            checked_origin(checkpoint.read_bytes())
         if (directory / results.RESULT).exists():
             read_run(directory)
 
@@ -78,6 +78,8 @@ def test_a_finished_run_survives_a_disk_that_fails_later(forks, tmp_path, every)
             (directory,) = disturbed.glob("*/*/")
             run = read_run(directory)
             assert answer(run.result, run.trajectory, four_steps).status is Status.EXHAUSTED
+            if run.result.steps_run == 4:
+                assert run.result.ended is Status.EXHAUSTED
             assert ran(forks, stricter, disturbed).code == 0
             assert_same_runs(undisturbed, disturbed)
 

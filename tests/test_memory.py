@@ -13,7 +13,7 @@ from torch import nn
 
 from cbs_lightning import build, memory
 from cbs_lightning.config import compose
-from cbs_lightning.errors import ConfigError
+from cbs_lightning.errors import ConfigError, UserError
 from cbs_lightning.memory import automatic_slice, largest_slice, peak_of_step
 from cbs_lightning.models import ResNet18, ResNet20, ResNet20Authors, TorchvisionNet
 from cbs_lightning.models.recompute import recompute_blocks
@@ -256,10 +256,39 @@ def test_out_of_memory_is_a_failed_run_and_one_line_that_says_what_to_set(forks,
     assert ended.code == 1
     (line,) = ended.err.splitlines()
     assert line.startswith("error: batch_size=1797: out of memory; set micro_batch_size=auto")
-    assert "activation_checkpointing=true" in line
+    assert "or set activation_checkpointing=true" in line and "fewer jobs" not in line
     (directory,) = (tmp_path / "out").glob("*/*")
     stored = read_run(directory).result
     assert stored.status is Status.FAILED and stored.steps_run == 0
     assert "memory" in (directory / "error.txt").read_text()
     ended = ran(forks, [*arguments, "micro_batch_size=64"], tmp_path / "out", memory=60 * 2**20)
     assert ended.code == 0, ended.err
+
+
+def test_a_choice_that_ran_out_of_memory_is_made_again(tiny, monkeypatch):
+    choices = iter([None, 100])
+    monkeypatch.setattr(build, "automatic_slice", lambda *_: next(choices))
+    cfg = tiny("micro_batch_size=auto", "activation_checkpointing=false", "stop.max_steps=2")
+
+    def no_room(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("cbs_lightning.models.Classifier.training_step", no_room)
+        with pytest.raises(UserError, match="out of memory"):
+            run(cfg)
+    assert run(cfg).micro_batch_size == 100
+
+
+def test_a_finished_run_stays_finished_where_going_on_runs_out_of_memory(tiny, monkeypatch):
+    cfg = tiny("stop.loss=2.2", "checkpoint.keep=true")
+    finished = run(cfg)
+
+    def no_room(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("cbs_lightning.models.Classifier.training_step", no_room)
+        with pytest.raises(UserError, match="out of memory"):
+            run(tiny("stop.loss=1.5", "checkpoint.keep=true"))
+    assert read_run(run_directory(cfg)).result == finished

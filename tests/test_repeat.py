@@ -175,6 +175,13 @@ UNREADABLE = {
     "{": "cannot be read",
     "- 1": "no run's configuration",
     "names: {}\nseed: ${oc.env:HOME}": "no interpolations",
+    'names: {}\nseed: "\\x24{oc.env:HOME}"': "no interpolations",
+    'names: {}\noptimizer: {dampening: "\\x24{oc.create:{_target_: os.system}}"}': (
+        "no interpolations"
+    ),
+    'names: {}\n"\\x24{a}": 1': "no interpolations",
+    "names: {}": "no run's configuration",
+    "names: {data: digits, model: tiny, optimizer: adam}": "no run's configuration",
     "!!python/object/apply:os.system [true]": "cannot be read",
     "a: 1": "no run's configuration",
 }

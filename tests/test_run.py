@@ -94,7 +94,7 @@ def test_the_files_of_a_run(tiny):
     assert not (directory / results.CHECKPOINT).exists()
     stored = json.loads((directory / "result.json").read_text())
     assert set(CONTRACT) <= set(stored)
-    assert set(stored) == {field.name for field in fields(Result)}
+    assert set(stored) == {field.name for field in fields(Result)} | {"digest"}
     assert stored["status"] == "reached" and stored["rule"] == "epoch"
 
 
@@ -409,3 +409,22 @@ def test_real_data_trains_with_falling_loss(real_data, tmp_path, overrides, step
     assert len(loss) == steps
     assert loss[-50:].mean() < 0.8 * loss[:50].mean()
     assert result.test_accuracy > 0.2
+
+
+def test_under_slurm_no_other_runs_checkpoint_is_taken(tiny, tmp_path, monkeypatch):
+    """Lightning keeps checkpoints of its own there, and begins every run from them."""
+    cfg = tiny("stop.max_steps=4")
+    run(cfg)
+    monkeypatch.chdir(tmp_path)
+    interrupted = tiny("stop.max_steps=4", "seed=1")
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 2)
+        with pytest.raises(Interrupted):
+            run(interrupted)
+    (run_directory(interrupted) / results.CHECKPOINT).rename(tmp_path / "hpc_ckpt_1.ckpt")
+    for name, value in {"NTASKS": "1", "JOB_ID": "7", "PROCID": "0", "LOCALID": "0"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    again = tiny("stop.max_steps=4", f"output_dir={tmp_path / 'slurm'}")
+    run(again)
+    one, other = (read_run(run_directory(c)).trajectory.loss for c in (cfg, again))
+    assert np.array_equal(one, other)

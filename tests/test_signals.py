@@ -8,14 +8,18 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
-from cbs_lightning import results
+from cbs_lightning import results, training
+from cbs_lightning.models import Classifier
 from cbs_lightning.results import Status, read_run
+from cbs_lightning.run import run, run_directory
 from tests.conftest import TINY
 from tests.forks import Ended, Forks, ran
 from tests.test_cli import ROOT, command
 
 SLOWLY = [*TINY, "model=counted", "stop.loss=1e-9", "stop.max_epochs=500"]
+SLOW = pytest.mark.slow
 SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR2, 140)]
 
 
@@ -71,31 +75,86 @@ def test_a_sweep_stops_after_the_current_job_has_saved_itself(forks, tmp_path, n
     assert statuses(tmp_path) == [Status.INTERRUPTED]
 
 
-def test_a_parallel_sweep_stops_after_all_running_jobs_have_saved_themselves(tmp_path):
+@pytest.mark.parametrize(
+    ("number", "jobs"),
+    [(signal.SIGINT, 4), (signal.SIGTERM, 1), pytest.param(signal.SIGTERM, 4, marks=SLOW)],
+)
+def test_a_parallel_sweep_stops_after_all_running_jobs_have_saved_themselves(
+    tmp_path, number, jobs
+):
     """The signal reaches the workers too, as it does from a terminal."""
     sweep = command(
-        "-m", *SLOWLY, f"+model.counted={tmp_path / 'counted'}", "seed=0,1,2,3",
+        "-m", *SLOWLY, f"+model.counted={tmp_path / 'counted'}", f"seed=range({jobs})",
         f"output_dir={tmp_path / 'out'}",
         "hydra/launcher=joblib", "hydra.launcher.n_jobs=2",
     )  # fmt: skip
     process = start(sweep)
-    wait_until_training(tmp_path, 2)
-    os.killpg(process.pid, signal.SIGINT)
+    running = min(jobs, 2)
+    wait_until_training(tmp_path, running)
+    os.killpg(process.pid, number)
     out, err = process.communicate(timeout=120)
-    assert process.returncode == 130, err
+    assert process.returncode == 128 + number, err
     assert "stopping: the running jobs save themselves" in out
     assert err.splitlines() == ["interrupted; the same command goes on with what is not finished"]
-    assert statuses(tmp_path) == [Status.INTERRUPTED] * 2
-    assert sorted((tmp_path / "counted").read_text().split()) == ["0", "1"]
+    assert statuses(tmp_path) == [Status.INTERRUPTED] * running
+    assert sorted((tmp_path / "counted").read_text().split()) == ["0", "1"][:running]
 
 
 def test_a_second_signal_is_not_held_back(forks, tmp_path):
-    ended = told(forks, tmp_path, signals=[signal.SIGTERM] * 2)
-    assert ended.code in (143, -signal.SIGTERM)
+    """It comes inside a chunk that takes ten minutes."""
+    ended = told(forks, tmp_path, "+model.chunk_seconds=600", signals=[signal.SIGTERM] * 2)
+    assert ended.code == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("place", ["build_model", "_finish"])
+def test_a_signal_outside_training_ends_with_its_own_code(cli, tmp_path, monkeypatch, place):
+    inner = getattr(training, place)
+
+    def signalled(*arguments):
+        signal.raise_signal(signal.SIGTERM)
+        return inner(*arguments)
+
+    arguments = [*TINY, "stop.max_steps=2", f"output_dir={tmp_path}"]
+    with monkeypatch.context() as patch:
+        patch.setattr(training, place, signalled)
+        assert cli(*arguments).code == 143
+    outcome = cli(*arguments)
+    assert outcome.code == 0
+    assert ("known already" in outcome.out) == (place == "_finish")  # which was held back
+
+
+def test_a_signal_during_the_test_pass_costs_no_training(tiny, monkeypatch, real_data):
+    cfg = tiny("data=mnist", "model=resnet18", "batch_size=256", "stop.max_steps=2")
+    cfg.data_dir = str(real_data)
+
+    def signalled(*_):
+        raise SystemExit(143)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Classifier, "test_step", signalled)
+        with pytest.raises(training.Interrupted) as interrupted:
+            run(cfg)
+    assert interrupted.value.exit_code == 143
+    (path,) = run_directory(cfg).glob("last.ckpt")
+    assert torch.load(path, weights_only=True)["global_step"] == 2
+
+
+def test_a_reader_that_goes_away_does_not_end_a_run(tmp_path):
+    arguments = [*TINY, "stop.max_epochs=60", "stop.loss=1e-9", "progress.every_seconds=0.01"]
+    process = start(command(*arguments, f"output_dir={tmp_path / 'out'}"))
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    err = process.stderr.read()
+    assert process.wait() == 0 and err == ""
+    (path,) = tmp_path.glob("out/*/*/result.json")
+    assert read_run(path.parent).result.status is Status.EXHAUSTED
 
 
 LAUNCHER = """
 import signal, sys
+if __name__ != "__main__":
+    raise SystemExit
 def queue_again(number, frame):
     print("handed over", flush=True)
     sys.exit(75)
@@ -108,13 +167,23 @@ with one_line_errors():
 """
 
 
-def test_a_clusters_warning_is_handed_over_after_the_run_was_saved(tmp_path):
+@pytest.mark.parametrize(
+    "sweep",
+    [
+        [],
+        pytest.param(
+            ["-m", "seed=0,1", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"], marks=SLOW
+        ),
+    ],
+)
+def test_a_clusters_warning_is_handed_over_after_the_run_was_saved(tmp_path, sweep):
     counted = f"+model.counted={tmp_path / 'counted'}"
     arguments = [*SLOWLY, counted, f"output_dir={tmp_path / 'out'}"]
-    process = start([sys.executable, "-c", LAUNCHER, *arguments])
-    wait_until_training(tmp_path, 1)
+    (tmp_path / "launcher.py").write_text(LAUNCHER)
+    process = start([sys.executable, str(tmp_path / "launcher.py"), *sweep, *arguments])
+    wait_until_training(tmp_path, 2 if sweep else 1)
     process.send_signal(signal.SIGUSR2)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 75, err
     assert out.index("interrupted") < out.index("handed over")
-    assert statuses(tmp_path) == [Status.INTERRUPTED]
+    assert statuses(tmp_path) == [Status.INTERRUPTED] * (2 if sweep else 1)

@@ -32,9 +32,14 @@ class Deadly(Tiny):
 class Counted(Tiny):
     """Leaves a line in a file whenever it begins to train, and then takes its time."""
 
-    def __init__(self, counted: str, **classifier: Any) -> None:
+    def __init__(self, counted: str, chunk_seconds: float = 0, **classifier: Any) -> None:
         super().__init__(**classifier)
         self.counted = Path(counted)
+        self.chunk_seconds = chunk_seconds
+
+    def training_step(self, *arguments: Any) -> Any:
+        time.sleep(self.chunk_seconds)
+        return super().training_step(*arguments)
 
     def on_train_start(self) -> None:
         with self.counted.open("a") as file:

@@ -10,7 +10,7 @@ import torch
 from cbs_lightning.callbacks.signals import StopOnSignal
 from cbs_lightning.callbacks.stop import StopAtThreshold
 from cbs_lightning.data.loader import InMemoryLoader
-from cbs_lightning.record import device_name
+from cbs_lightning.wording import say
 
 MAY_DIFFER = "the losses may not be those of an undisturbed run, to the last bit"
 
@@ -18,10 +18,10 @@ MAY_DIFFER = "the losses may not be those of an undisturbed run, to the last bit
 class TimedCheckpoint(L.Callback):
     """Saves to `path` every `every_seconds`, and when a signal came, between two chunks.
 
-    With `keep` also the state that the run ends in, or that before the chunk in which its budget
-    ends, so that a stricter request can go on from there. Saves torch's random numbers too, for
-    nets that draw some, and the `origin` of the losses: a run that goes on from another one says
-    so.
+    With `save_last` also the state that the run ends in, or that before the chunk in which its
+    budget ends, so that a stricter request can go on from there. Saves torch's random numbers too,
+    for nets that draw some, and the `origin` of the losses: a run that goes on from another one
+    says so.
     """
 
     def __init__(
@@ -29,22 +29,18 @@ class TimedCheckpoint(L.Callback):
         stop: StopAtThreshold,
         signals: StopOnSignal,
         path: Path,
-        origin: dict[str, str],
         every_seconds: float,
-        keep: bool,
+        save_last: bool,
     ) -> None:
         if every_seconds <= 0:
             raise ValueError(f"every_seconds must be positive, not {every_seconds}")
         self.stop = stop
         self.signals = signals
         self.path = path
-        self.origin = dict(origin)
+        self.origin: dict[str, Any] = {}
         self.every_seconds = every_seconds
-        self.keep = keep
+        self.save_last = save_last
         self._saved = time.monotonic()
-
-    def setup(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
-        self.origin["device"] = device_name(trainer.strategy.root_device)
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         loader = trainer.train_dataloader
@@ -56,7 +52,7 @@ class TimedCheckpoint(L.Callback):
         asked = self.signals.received is not None
         next_chunk = min(loader.steps_per_epoch - steps_of_epoch, loader.batches_per_chunk)
         last = self.stop.status is not None or trainer.max_steps - trainer.global_step < next_chunk
-        if due or asked or (self.keep and last):
+        if due or asked or (self.save_last and last):
             self._save(trainer)
 
     def state_dict(self) -> dict[str, Any]:
@@ -72,7 +68,7 @@ class TimedCheckpoint(L.Callback):
             torch.cuda.set_rng_state_all(state_dict["cuda"])
         for name, value in self.origin.items():
             if (before := state_dict["origin"].get(name)) != value:
-                print(f"warning: {name} was {before}, is {value} now: {MAY_DIFFER}", flush=True)
+                say(f"warning: {name} was {before}, is {value} now: {MAY_DIFFER}")
 
     def _save(self, trainer: L.Trainer) -> None:
         self.stop.recorder.pause()

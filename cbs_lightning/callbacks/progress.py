@@ -8,7 +8,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.text import Text
 
 from cbs_lightning.callbacks.stop import StopAtThreshold
-from cbs_lightning.wording import duration
+from cbs_lightning.wording import duration, say
 
 
 class ShowProgress(L.Callback):
@@ -56,7 +56,7 @@ class ShowProgress(L.Callback):
             self._bar.update(self._task, completed=self._steps, state=self._state())
         elif time.monotonic() - self._shown >= self.every_seconds:
             self._shown = time.monotonic()
-            print(f"{self.title}: {self._state()}, {self._time_left()}", flush=True)
+            say(f"{self.title}: {self._state()}, {self._time_left()}")
 
     def on_train_end(self, *_: Any) -> None:
         if self.live:
