@@ -33,7 +33,8 @@ def run_job(cfg: DictConfig) -> Result | BusyError | None:
     that another process works on returns `BusyError`.
     """
     stop_file = Path(cfg.sweep.stop_file) if cfg.sweep.stop_file else None
-    if stop_file is not None:  # a worker leaves these to the sweep, which then makes the file
+    if stop_file is not None:
+        # A worker leaves these to the sweep, also where they are sent to all of a group.
         for number in TO_STOP:
             signal.signal(number, signal.SIG_IGN)
         if stop_file.exists():

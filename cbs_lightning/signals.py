@@ -10,11 +10,17 @@ TO_STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 @contextmanager
 def held_back() -> Iterator[None]:
     """A signal that comes meanwhile is delivered afterwards."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, TO_STOP)
+    received: list[int] = []
+    before = {number: signal.getsignal(number) for number in TO_STOP}
+    for number in TO_STOP:
+        signal.signal(number, lambda number, _: received.append(number))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if received:
+        signal.raise_signal(received[0])
 
 
 def signal_of(error: BaseException) -> signal.Signals:

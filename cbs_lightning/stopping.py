@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from cbs_lightning.callbacks import StopOnSignal
+from cbs_lightning.signals import TO_STOP
 from cbs_lightning.wording import say
 
 
@@ -33,9 +33,7 @@ def stop_file_on_signal() -> Iterator[StopFile]:
     """While inside, SIGINT, SIGTERM and SIGUSR2 make the file, and nothing else."""
     with tempfile.TemporaryDirectory(prefix="cbs_lightning-") as directory:
         stop = StopFile(Path(directory) / "stop")
-        before: dict[signal.Signals, Any] = {
-            number: signal.signal(number, stop.make) for number in StopOnSignal.SECOND
-        }
+        before = {number: signal.signal(number, stop.make) for number in TO_STOP}
         try:
             yield stop
         finally:

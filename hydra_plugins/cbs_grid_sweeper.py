@@ -56,13 +56,13 @@ class GridSweeper(Sweeper):
     ) -> None:
         self.config_loader = hydra_context.config_loader
         self.config = config
-        self.launcher = Plugins.instance().instantiate_launcher(
-            hydra_context=hydra_context, task_function=task_function, config=config
-        )
+        self.hydra_context = hydra_context
+        self.task_function = task_function
 
     def sweep(self, arguments: list[str]) -> list[Result | None]:
         jobs = self._checked(self._jobs(arguments))
         self.workers = min(self._workers(), len(jobs))
+        self.launcher = self._launcher()
         say(f"{count_of(len(jobs), 'job')}, {self.workers} at a time")
         found = self._launch(jobs)
         print_report(found, list(jobs.values()))
@@ -102,11 +102,21 @@ class GridSweeper(Sweeper):
             raise ConfigError("hydra.launcher.n_jobs", n_jobs, "must be a whole number, not 0")
         return n_jobs if n_jobs > 0 else max(1, cores() + 1 + n_jobs)
 
+    def _launcher(self) -> Launcher:
+        """One that has no idle workers, which a signal to all of a group would kill."""
+        assert self.config is not None and self.hydra_context is not None
+        config = self.config.copy()
+        if "n_jobs" in config.hydra.launcher:
+            config.hydra.launcher.n_jobs = self.workers
+        return Plugins.instance().instantiate_launcher(
+            hydra_context=self.hydra_context, task_function=self.task_function, config=config
+        )
+
     def _launch(self, jobs: dict[Job, Path]) -> list[Result | None]:
         """The jobs' results, None where one failed."""
         sweep = {"jobs": len(jobs), "workers": self.workers, "started": time.time()}
         shared = [f"sweep.{key}={value}" for key, value in sweep.items()]
-        if self._workers() == 1:
+        if self.workers == 1:
             found = self._launch_all(jobs, shared)
         else:
             with stop_file_on_signal() as stop:

@@ -41,7 +41,7 @@ def wait_until_training(tmp_path: Path, runs: int) -> None:
     while not counted.exists() or len(counted.read_text().split()) < runs:
         assert time.monotonic() < until, "it does not train"
         time.sleep(0.1)
-    time.sleep(1)
+    time.sleep(0.5)
 
 
 def statuses(tmp_path: Path) -> list[Status | None]:
@@ -94,8 +94,10 @@ def test_a_parallel_sweep_stops_after_all_running_jobs_have_saved_themselves(
     os.killpg(process.pid, number)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 128 + number, err
-    assert "stopping: the running jobs save themselves" in out
-    assert err.splitlines() == ["interrupted; the same command goes on with what is not finished"]
+    assert "the same command goes on" in out and "Traceback" not in out + err
+    if jobs > 1:  # else there is nothing to do at the same time
+        assert "stopping: the running jobs save themselves" in out
+        assert err == "interrupted; the same command goes on with what is not finished\n"
     assert statuses(tmp_path) == [Status.INTERRUPTED] * running
     assert sorted((tmp_path / "counted").read_text().split()) == ["0", "1"][:running]
 

@@ -12,8 +12,8 @@ class StopOnSignal(L.Callback):
     """Ends training after the chunk at hand; `received` says by which signal.
 
     SIGINT and SIGTERM, of which a second one is not held back, and SIGUSR2, a cluster's warning.
-    A worker of a parallel sweep has a `stop_file`: it stops when that appears, and leaves SIGINT
-    and SIGUSR2 to the sweep.
+    A worker of a parallel sweep has a `stop_file`: it stops when that appears, and leaves signals
+    to the sweep.
     """
 
     SECOND: ClassVar[dict[signal.Signals, Any]] = {
@@ -25,12 +25,11 @@ class StopOnSignal(L.Callback):
     def __init__(self, stop_file: Path | None = None) -> None:
         self.stop_file = stop_file
         self.received: signal.Signals | None = None
-        self._heard = [signal.SIGTERM] if stop_file else list(self.SECOND)
 
     def on_train_start(self, *_: Any) -> None:
         # After Lightning has set its own handlers; when training ends it restores the old ones.
-        for number in self._heard:
-            signal.signal(number, self._receive)
+        for number in self.SECOND:
+            signal.signal(number, signal.SIG_IGN if self.stop_file else self._receive)
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         if self.stop_file is not None and self.stop_file.exists():
@@ -40,5 +39,5 @@ class StopOnSignal(L.Callback):
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received = signal.Signals(number)
-        for heard in self._heard:
-            signal.signal(heard, self.SECOND[heard])
+        for heard, second in self.SECOND.items():
+            signal.signal(heard, second)
