@@ -72,7 +72,7 @@ def train(
     """
     identity = config_hash(cfg)
     checkpoint = latest_checkpoint(directory, identity)
-    cfg = cfg.copy()
+    cfg, asked = cfg.copy(), cfg.micro_batch_size
     resolve(cfg, checkpoint, stored)
     torch.set_num_threads(cfg.threads)
     L.seed_everything(cfg.seed, verbose=False)
@@ -131,7 +131,7 @@ def train(
     except Exception as error:
         _finish_badly(directory, result, Status.FAILED, request, recorder, stored)
         if is_out_of_memory(error):
-            raise UserError(f"batch_size={cfg.batch_size}: {_needs_less(cfg)}") from error
+            raise UserError(f"batch_size={cfg.batch_size}: {_needs_less(cfg, asked)}") from error
         raise
     with held_back():
         result = _finish(directory, result, ended, request, recorder, stored)
@@ -157,9 +157,9 @@ def _say_where_it_begins(
         say(f"{title}: {why}there is no checkpoint{advice}, so it is trained anew")
 
 
-def _needs_less(cfg: DictConfig) -> str:
-    """What a user can still do about a want of memory."""
-    slices = "micro_batch_size=auto" if cfg.micro_batch_size is None else "less micro_batch_size"
+def _needs_less(cfg: DictConfig, asked: int | str | None) -> str:
+    """What a user who asked for these slices can still do about a want of memory."""
+    slices = "micro_batch_size=auto" if asked is None else "a smaller number as micro_batch_size"
     ways = [f"set {slices} (with BatchNorm that changes the losses)"]
     if not cfg.activation_checkpointing:
         ways.append("set activation_checkpointing=true (that does not)")

@@ -275,7 +275,7 @@ def test_a_choice_that_ran_out_of_memory_is_made_again(tiny, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr("cbs_lightning.models.Classifier.training_step", no_room)
-        with pytest.raises(UserError, match="out of memory"):
+        with pytest.raises(UserError, match="out of memory; set a smaller number as micro_batch"):
             run(cfg)
     assert run(cfg).micro_batch_size == 100
 
