@@ -389,7 +389,7 @@ def test_hparams_follow_a_new_answer(tiny):
     ("overrides", "steps"),
     [
         ("data=cifar10 model=resnet20_authors batch_size=32", 300),
-        ("data=mnist model=resnet18 batch_size=16", 200),
+        ("data=mnist model=resnet18 batch_size=16", 120),
     ],
 )
 def test_real_data_trains_with_falling_loss(real_data, tmp_path, overrides, steps):
