@@ -18,8 +18,12 @@ class BusyError(UserError):
 
 
 @contextmanager
-def locked(directory: Path, title: str, *, wait: bool) -> Iterator[None]:
+def locked(
+    directory: Path, title: str, *, wait: bool, stop_file: Path | None = None
+) -> Iterator[None]:
     """Hold the run directory, which must exist. Where another process does, wait or `BusyError`.
+
+    What waits gives up with `BusyError` when the stop file appears.
 
     The operating system gives back what a process holds when that process ends, however it ends.
     """
@@ -30,7 +34,10 @@ def locked(directory: Path, title: str, *, wait: bool) -> Iterator[None]:
         if not wait:
             raise BusyError(f"{directory}: another process works on it") from None
         say(f"{title}: another process works on it; waiting")
-        lock.acquire()
+        try:
+            lock.acquire(cancel_check=stop_file.exists if stop_file else None)
+        except Timeout:
+            raise BusyError(f"{directory}: waited for until the sweep stopped") from None
     try:
         yield
     finally:

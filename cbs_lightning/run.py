@@ -39,7 +39,8 @@ def run(cfg: DictConfig) -> Result:
             data.setup("fit")
             check_model(cfg, data)
         directory.mkdir(parents=True, exist_ok=True)
-        with locked(directory, title, wait=cfg.sweep.wait):
+        stop_file = Path(cfg.sweep.stop_file) if cfg.sweep.stop_file else None
+        with locked(directory, title, wait=cfg.sweep.wait, stop_file=stop_file):
             remove_scratch(directory)
             return _answer(cfg, data, directory, title)
 

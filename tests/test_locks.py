@@ -47,6 +47,19 @@ def test_a_lock_is_held_against_others_and_given_back_by_the_dead(tmp_path, caps
         pass
 
 
+def test_waiting_ends_when_the_sweep_stops(tmp_path):
+    holder = hold(tmp_path)
+    stop_file = tmp_path / "stop"
+    threading.Timer(1, stop_file.touch).start()
+    with (
+        pytest.raises(BusyError, match="until the sweep stopped"),
+        locked(tmp_path, "run", wait=True, stop_file=stop_file),
+    ):
+        pass
+    holder.kill()
+    holder.wait()
+
+
 def test_a_run_that_is_known_needs_no_lock(tiny):
     cfg = tiny("stop.max_steps=2")
     result = run(cfg)
