@@ -25,6 +25,8 @@ def build_model(cfg: DictConfig, data: ImageDataModule, device: torch.device) ->
         workers = cfg.sweep.workers or 1
         cfg.micro_batch_size = automatic_slice(model, device, image, batch_size, workers)
         model.micro_batch_size = cfg.micro_batch_size
+        chosen = f"slices of {cfg.micro_batch_size}" if cfg.micro_batch_size else "the whole batch"
+        say(f"micro_batch_size=auto, b={batch_size}: {chosen}")
     sliced = model.micro_batch_size is not None and model.micro_batch_size < batch_size
     if sliced and any(isinstance(module, _BatchNorm) for module in model.modules()):
         _warn_of_slices(cfg.names.model)

@@ -79,7 +79,7 @@ def one_line_errors() -> Iterator[None]:
         return
     os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints its own report and exits
     sys.argv[1:] = map(_quoted, sys.argv[1:])
-    with _terminated_by(signal.SIGTERM, signal.SIGUSR2), _errors_in_one_line():
+    with _terminated_by(signal.SIGTERM), _errors_in_one_line():
         yield
 
 
@@ -102,19 +102,18 @@ def _errors_in_one_line() -> Iterator[None]:
 
 
 @contextmanager
-def _terminated_by(*numbers: signal.Signals) -> Iterator[None]:
-    """While inside, these signals end the program as an exception does, with its cleaning up.
+def _terminated_by(number: signal.Signals) -> Iterator[None]:
+    """While inside, the signal ends the program as an exception does, with its cleaning up.
 
-    A launcher that listens to one of them, as a cluster's does, goes on doing so.
+    A launcher that listens to it, as a cluster's may, goes on doing so.
     """
-    ours = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
-    for number in ours:
+    previous = signal.getsignal(number)
+    if previous is signal.SIG_DFL:
         signal.signal(number, _terminate)
     try:
         yield
     finally:
-        for number in ours:
-            signal.signal(number, signal.SIG_DFL)
+        signal.signal(number, previous)
 
 
 def _quoted(word: str) -> str:
@@ -126,6 +125,7 @@ def _quoted(word: str) -> str:
 
 
 def _terminate(number: int, _: object) -> None:
+    print(INTERRUPTED, file=sys.stderr)
     sys.exit(128 + number)
 
 

@@ -48,7 +48,7 @@ def _read(cfg: DictConfig) -> DictConfig:
         path = path / CONFIG if path.is_dir() else path
         stored = OmegaConf.create(path.read_text())
     except OSError as error:
-        raise ConfigError("repeat", cfg.repeat, f"{error.strerror}; {allowed}") from error
+        raise ConfigError("repeat", cfg.repeat, f"{path}: {error.strerror}; {allowed}") from error
     except Exception as error:  # whatever garbled text makes yaml and omegaconf raise
         reason = " ".join(str(error).split())
         raise ConfigError("repeat", cfg.repeat, f"cannot be read ({reason}); {allowed}") from error

@@ -118,8 +118,9 @@ class DamagedError(ValueError):
     """A file of a run directory that is not what it should be."""
 
     def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"{path.name}: {' '.join(reason.split())}")
         self.path = path
+        self.reason = " ".join(reason.split())
+        super().__init__(f"{path.name}: {self.reason}")
 
 
 @dataclass(frozen=True)
@@ -260,9 +261,9 @@ def read_study(directory: Path) -> tuple[list[Run], list[Broken]]:
 
 
 def studies(output_dir: Path) -> Iterator[Path]:
-    """The folders of `output_dir` that hold runs."""
+    """The folders of `output_dir` that hold runs, or itself if it is such a one."""
     if not output_dir.is_dir():
         return
-    for path in sorted(output_dir.iterdir()):
+    for path in (output_dir, *sorted(output_dir.iterdir())):
         if path.is_dir() and any((run / CONFIG).exists() for run in path.iterdir()):
             yield path

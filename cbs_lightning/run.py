@@ -34,7 +34,7 @@ def run(cfg: DictConfig) -> Result:
     with _output_errors(cfg):
         stored = _stored_run(cfg, directory)
         if stored is not None and answer_from_store(cfg, stored) == stored.result:
-            return _known_already(title, stored.result)
+            return _known_already(cfg, directory, stored.result)
         if stored is None:
             data.setup("fit")
             check_model(cfg, data)
@@ -51,7 +51,7 @@ def _answer(cfg: DictConfig, data: ImageDataModule, directory: Path, title: str)
     known = answer_from_store(cfg, stored) if stored is not None else None
     if known is not None:
         publish(directory, known)
-        return _known_already(title, known)
+        return _known_already(cfg, directory, known)
     result = train(cfg, data, directory, title, stored)
     say(f"{title}: {describe(result)}; {_where_or_how_long(cfg, directory)}")
     return result
@@ -117,7 +117,8 @@ def _stored_run(cfg: DictConfig, directory: Path, *, recover: bool = False) -> R
     except DamagedError as error:
         if recover:
             aside = set_aside(error.path)
-            say(f"{error.path}: damaged ({error}), kept as {aside.name}")
+            what = f"damaged ({error.reason}), kept as {aside.name}"
+            say(f"{error.path}: {what}; the run is made again")
         return None
     if stored.result.config_hash != config_hash(cfg):
         raise UserError(f"{directory}: holds a run of another configuration; move it away")
@@ -141,8 +142,9 @@ def _output_errors(cfg: DictConfig) -> Iterator[None]:
         ) from error
 
 
-def _known_already(title: str, result: Result) -> Result:
-    say(f"{title}: {describe(result)}, known already")
+def _known_already(cfg: DictConfig, directory: Path, result: Result) -> Result:
+    where = f"; {directory}" if not cfg.sweep.jobs else ""
+    say(f"{run_title(cfg)}: {describe(result)}, known already{where}")
     return result
 
 
