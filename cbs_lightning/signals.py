@@ -3,8 +3,15 @@
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-TO_STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+# What tells a run or a sweep to stop, and what a second one does once it saves itself.
+SECOND: dict[signal.Signals, Any] = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGUSR2: signal.SIG_IGN,
+}
+TO_STOP = tuple(SECOND)
 
 
 @contextmanager

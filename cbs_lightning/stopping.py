@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from cbs_lightning.callbacks import StopOnSignal
-from cbs_lightning.signals import TO_STOP
+from cbs_lightning.signals import SECOND, TO_STOP
 from cbs_lightning.wording import say
 
 
@@ -22,7 +21,7 @@ class StopFile:
     def make(self, number: int, _: FrameType | None) -> None:
         """A signal's handler; the next signal is not held back."""
         self.received = signal.Signals(number)
-        for heard, second in StopOnSignal.SECOND.items():
+        for heard, second in SECOND.items():
             signal.signal(heard, second)
         say("stopping: the running jobs save themselves")
         self.path.touch()

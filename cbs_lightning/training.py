@@ -3,8 +3,10 @@
 import logging
 import traceback
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +90,7 @@ def train(
     result = _blank_result(cfg, identity, request, n, steps_per_epoch)
     recorder = TrajectoryRecorder()
     signals = StopOnSignal(Path(cfg.sweep.stop_file) if cfg.sweep.stop_file else None)
+    finish = partial(_finish, directory, request, recorder, stored)
     try:
         rule = Rule(request.rule, steps_per_epoch, request.window)
         stop = StopAtThreshold(recorder, request.threshold, rule, result.effective_batch_size)
@@ -126,15 +129,15 @@ def train(
     except ConfigError:
         raise
     except (KeyboardInterrupt, SystemExit) as error:  # Lightning turns the first into the second
-        result = _finish_badly(directory, result, Status.INTERRUPTED, request, recorder, stored)
+        result = _finish_badly(finish, directory, recorder, result, Status.INTERRUPTED)
         raise Interrupted(result, signals.received or signal_of(error)) from error
     except Exception as error:
-        _finish_badly(directory, result, Status.FAILED, request, recorder, stored)
+        _finish_badly(finish, directory, recorder, result, Status.FAILED)
         if is_out_of_memory(error):
             raise UserError(f"batch_size={cfg.batch_size}: {_needs_less(cfg, asked)}") from error
         raise
     with held_back():
-        result = _finish(directory, result, ended, request, recorder, stored)
+        result = finish(result, ended)
     if ended is not Status.INTERRUPTED:
         with suppress(OSError):  # the run is whole; what is left over does no harm
             (directory / results.ERROR).unlink(missing_ok=True)
@@ -212,11 +215,11 @@ def _blank_result(
 
 def _finish(
     directory: Path,
-    result: Result,
-    ended: Status,
     request: Request,
     recorder: TrajectoryRecorder,
     stored: Run | None,
+    result: Result,
+    ended: Status,
 ) -> Result:
     """Write what there is, result last: a run with a result is whole."""
     steps_run = len(recorder.trajectory)
@@ -244,12 +247,11 @@ def _knows_more(stored: Run, steps_run: int) -> bool:
 
 
 def _finish_badly(
+    finish: Callable[[Result, Status], Result],
     directory: Path,
+    recorder: TrajectoryRecorder,
     result: Result,
     ended: Status,
-    request: Request,
-    recorder: TrajectoryRecorder,
-    stored: Run | None,
 ) -> Result:
     """Write what can still be written: the device or the disk may be in trouble."""
     with suppress(Exception):
@@ -258,7 +260,7 @@ def _finish_badly(
         directory.mkdir(parents=True, exist_ok=True)
         if ended is Status.FAILED:
             write_atomically(directory / results.ERROR, traceback.format_exc().encode())
-        result = _finish(directory, result, ended, request, recorder, stored)
+        result = finish(result, ended)
     return result
 
 

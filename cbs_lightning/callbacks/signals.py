@@ -3,9 +3,11 @@
 import signal
 from pathlib import Path
 from types import FrameType
-from typing import Any, ClassVar
+from typing import Any
 
 import lightning as L
+
+from cbs_lightning.signals import SECOND, TO_STOP
 
 
 class StopOnSignal(L.Callback):
@@ -16,19 +18,13 @@ class StopOnSignal(L.Callback):
     to the sweep.
     """
 
-    SECOND: ClassVar[dict[signal.Signals, Any]] = {
-        signal.SIGINT: signal.default_int_handler,
-        signal.SIGTERM: signal.SIG_DFL,
-        signal.SIGUSR2: signal.SIG_IGN,
-    }
-
     def __init__(self, stop_file: Path | None = None) -> None:
         self.stop_file = stop_file
         self.received: signal.Signals | None = None
 
     def on_train_start(self, *_: Any) -> None:
         # After Lightning has set its own handlers; when training ends it restores the old ones.
-        for number in self.SECOND:
+        for number in TO_STOP:
             signal.signal(number, signal.SIG_IGN if self.stop_file else self._receive)
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
@@ -39,5 +35,5 @@ class StopOnSignal(L.Callback):
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received = signal.Signals(number)
-        for heard, second in self.SECOND.items():
+        for heard, second in SECOND.items():
             signal.signal(heard, second)
