@@ -1,0 +1,285 @@
+"""Measured steps become a critical batch size: three curves, fitted to log K.
+
+All are K = A(b + B1)/(b - B0):
+
+- `iiduka`, the paper's: B1 = 0, so K·b is least at b* = 2·B0;
+- `mccandlish` (McCandlish et al. 2018): B0 = 0, K = S + E/b, where K·b grows from the start;
+- `nested`: both free, b* = B0 + sqrt(B0² + B0·B1). B1 may be negative, as long as it exceeds -B0:
+  that is a K which rises more abruptly towards its pole than the paper's.
+
+Batch sizes that never reached the threshold count as right-censored: K is above the steps run.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import overload
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+
+from cbs_lightning.forms import FREE, STARTS, Shape
+from cbs_lightning.likelihood import LEAST_SIGMA, Floats, aicc
+from cbs_lightning.measurements import Measurements, Unreached, measurements
+from cbs_lightning.wording import count_of
+
+BOOTSTRAPS = 1000
+ALIKE = 2.0  # models whose AICc differ by less are taken to fit alike
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One model's curve through the measurements.
+
+    `critical_batch` is None where the curve has no interior minimum of K·b, or there are too few
+    batch sizes to tell; `reason` says why, and otherwise what to mind ("" if nothing). AICc counts
+    the noise scale as a parameter. `lack_of_fit` is the probability of seeds scattering so little
+    about their means compared with the means about the curve, were the form right; None without
+    several seeds.
+    """
+
+    model: str
+    A: float
+    B0: float
+    B1: float
+    sigma: float  # of log K about the curve
+    aicc: float
+    rms_log_error: float
+    log_likelihood: float
+    critical_batch: float | None
+    reason: str
+    lack_of_fit: float | None
+    data: Measurements = field(repr=False)
+
+    @overload
+    def steps(self, b: float) -> float: ...
+    @overload
+    def steps(self, b: ArrayLike) -> float | Floats: ...
+    def steps(self, b: ArrayLike) -> float | Floats:
+        """K(b); infinite for b ≤ B0, and nan where there was too little to fit."""
+        sizes = np.asarray(b, float)
+        room = sizes - self.B0
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found = np.where(room > 0, self.A * (sizes + self.B1) / room, np.inf)
+        found = np.where(math.isnan(self.A), np.nan, found)
+        return found if found.ndim else float(found)
+
+    @overload
+    def sfo(self, b: float) -> float: ...
+    @overload
+    def sfo(self, b: ArrayLike) -> float | Floats: ...
+    def sfo(self, b: ArrayLike) -> float | Floats:
+        found = np.asarray(self.steps(b)) * np.asarray(b, float)
+        return found if found.ndim else float(found)
+
+    @property
+    def balance_point(self) -> float | None:
+        """McCandlish et al.'s B_crit = E/S, where K is twice its limit for large b."""
+        return self.B1 if self.model == "mccandlish" and math.isfinite(self.B1) else None
+
+    def overhead_batch(self, reference: float, overhead: float = 0.2) -> float | None:
+        """The largest b whose K·b is at most 1 + overhead times that at the reference batch size.
+
+        With `mccandlish` that is (1 + overhead)·reference + overhead·E/S, the rule of the
+        published critical batch sizes of language models.
+        """
+        if math.isnan(self.A) or reference <= self.B0:
+            return None
+        # K·b = limit where b² + (B1 - limit/A)·b + B0·limit/A = 0
+        allowed = (1 + overhead) * self.sfo(reference) / self.A
+        half = (allowed - self.B1) / 2
+        return half + math.sqrt(half**2 - allowed * self.B0)
+
+    def interval(self, level: float = 0.9) -> tuple[float, float] | None:
+        """Of b*: by bootstrap over seeds where every batch size has several, else by profile
+        likelihood. 0 or infinity: open to that side. None where the model has no b* at all."""
+        if not 0 < level < 1:
+            raise ValueError(f"level must be in (0, 1), not {level}")
+        if self.model == "mccandlish" or self.data.distinct <= len(FREE[self.model]):
+            return None
+        if self.data.replicated:
+            low, high = np.quantile(
+                self._bootstrapped, [(1 - level) / 2, (1 + level) / 2], method="nearest"
+            )
+            return float(low), float(high)
+        return _profile_interval(self, level)
+
+    @cached_property
+    def _bootstrapped(self) -> Floats:
+        """b* of resampled data."""
+        shape = Shape.of(self.data)
+        drawn = self.data.resampled(np.random.default_rng(0), BOOTSTRAPS)
+        shape = replace(shape, observations=drawn)
+        own = (
+            math.log1p((self.B0 + self.B1) / shape.unit),
+            -math.log1p(-self.B0 / shape.unit),
+        )
+        found = shape.solve(self.model, np.tile(own, (BOOTSTRAPS, 1)))
+        return shape.critical(found.parameters)
+
+
+def fit(
+    batch_sizes: ArrayLike,
+    steps: ArrayLike,
+    model: str = "nested",
+    unreached: Unreached = None,
+) -> Fit:
+    """Fit a model to the steps K that runs needed; batch sizes may repeat, a run a seed.
+
+    `unreached` holds the runs that never reached the threshold: batch size -> steps run (or a list
+    of them), pairs of both, or just batch sizes.
+    """
+    return fit_measurements(measurements(batch_sizes, steps, unreached), model)
+
+
+def fit_measurements(data: Measurements, model: str) -> Fit:
+    if model not in FREE:
+        raise ValueError(f"model must be one of {', '.join(FREE)}, not {model!r}")
+    parameters = len(FREE[model])
+    if data.distinct < parameters:
+        return _unfitted(data, model)
+    shape = Shape.of(data)
+    found = shape.solve(model, STARTS)
+    best = int(np.argmax(found.log_likelihood))
+    log_scale, q, v = found.parameters[best]
+    eta, _ = shape.curve(found.parameters[[best]], np.array([0]))
+    residuals = data.log_steps - eta[0, ~data.observations.censored]
+    critical = float(shape.critical(found.parameters[[best]])[0])
+    reason = _reason(data, model, critical)
+    likelihood = float(found.log_likelihood[best])
+    supported = model != "mccandlish" and 0 < critical < math.inf and data.distinct > parameters
+    return Fit(
+        model=model,
+        A=math.exp(log_scale - q),
+        B0=-math.expm1(-v) * shape.unit,
+        B1=(math.expm1(q) + math.expm1(-v)) * shape.unit if model != "iiduka" else 0.0,
+        sigma=float(found.sigma[best]),
+        aicc=aicc(likelihood, parameters + 1, len(data.batch_sizes)),
+        rms_log_error=float(np.sqrt(np.mean(residuals**2))),
+        log_likelihood=likelihood,
+        critical_batch=critical if supported else None,
+        reason=reason,
+        lack_of_fit=_lack_of_fit(data, residuals, parameters),
+        data=data,
+    )
+
+
+def _profile_interval(fitted: Fit, level: float) -> tuple[float, float]:
+    shape, data = Shape.of(fitted.data), fitted.data
+    places = np.geomspace(2.0**-12, data.batch_sizes.max() / shape.unit * 2.0**12, 400)
+    if fitted.model == "iiduka":
+        places = np.geomspace(2.0**-12, 2 * (1 - 1e-6), 400)
+    if (known := fitted.critical_batch) is not None:
+        places = np.sort(np.append(places, known / shape.unit))
+    likelihood = shape.profile(fitted.model, places)
+    drop = np.maximum(likelihood.max(), fitted.log_likelihood) - likelihood
+    runs, spare = len(data.reached), max(len(data.reached) - len(FREE[fitted.model]), 1)
+    # Wilks' limit for many runs; exact for few where the curve is linear in its parameters.
+    allowed = runs / 2 * math.log1p(stats.f.ppf(level, 1, spare) / spare)
+    inside = np.flatnonzero(drop <= allowed)
+    first, last = inside[0], inside[-1]
+
+    def edge(outer: int, inner: int) -> float:
+        share = (allowed - drop[inner]) / (drop[outer] - drop[inner])
+        log_place = (1 - share) * math.log(places[inner]) + share * math.log(places[outer])
+        return shape.unit * math.exp(log_place)
+
+    low = edge(first - 1, first) if first > 0 else 0.0
+    high = edge(last + 1, last) if last + 1 < len(places) else math.inf
+    return low, high
+
+
+def _reason(data: Measurements, model: str, critical: float) -> str:
+    """Why there is no b*, or what to mind about it."""
+    if data.distinct <= len(FREE[model]):
+        needed = len(FREE[model]) + 1
+        reached = count_of(data.distinct, "batch size")
+        return f"{reached} reached the threshold; {model} takes {needed} to tell"
+    if model == "mccandlish":
+        return "S + E/b has no interior minimum of K·b"
+    if critical == 0:
+        return "K·b grows from the smallest batch size on: the best pole is B0 = 0"
+    if math.isinf(critical):
+        return "K·b falls as far as the largest batch size: no end of it can be seen"
+    if critical < data.batch_sizes.min():
+        return f"b* lies below the smallest batch size run, {data.batch_sizes.min():g}"
+    if critical > data.batch_sizes.max():
+        return f"b* lies beyond the largest batch size run, {data.batch_sizes.max():g}"
+    return ""
+
+
+def _unfitted(data: Measurements, model: str) -> Fit:
+    nan = math.nan
+    reason = _reason(data, model, 0.0)
+    return Fit(model, nan, nan, nan, nan, math.inf, nan, nan, None, reason, None, data)
+
+
+def _lack_of_fit(data: Measurements, residuals: Floats, parameters: int) -> float | None:
+    groups, index = np.unique(data.reached, return_inverse=True)
+    means = np.bincount(index, data.log_steps) / np.bincount(index)
+    seeds_spare, curve_spare = len(residuals) - len(groups), len(groups) - parameters
+    if seeds_spare <= 0 or curve_spare <= 0:
+        return None
+    among_seeds = float(((data.log_steps - means[index]) ** 2).sum()) / seeds_spare
+    among_means = (float((residuals**2).sum()) - among_seeds * seeds_spare) / curve_spare
+    floor = LEAST_SIGMA**2
+    return float(
+        stats.f.sf(max(among_means, 0) / max(among_seeds, floor), curve_spare, seeds_spare)
+    )
+
+
+@dataclass(frozen=True)
+class Comparison(Sequence[Fit]):
+    """All models' fits, the best by AICc first."""
+
+    fits: tuple[Fit, ...]
+
+    @overload
+    def __getitem__(self, index: int) -> Fit: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Fit, ...]: ...
+    def __getitem__(self, index: int | slice) -> Fit | tuple[Fit, ...]:
+        return self.fits[index]
+
+    def __len__(self) -> int:
+        return len(self.fits)
+
+    def by_name(self, model: str) -> Fit:
+        return next(fitted for fitted in self.fits if fitted.model == model)
+
+    @property
+    def best(self) -> Fit:
+        return self.fits[0]
+
+    @property
+    def critical_batch(self) -> float | None:
+        """The best model's b*, where the data support an interior minimum."""
+        return None if self.reason else self.best.critical_batch
+
+    @cached_property
+    def reason(self) -> str:
+        """Why these data support no interior minimum of K·b; "" where they do."""
+        best = self.best
+        if best.critical_batch is None or best.reason:
+            why = best.reason
+            if len({fitted.reason for fitted in self.fits}) > 1 and math.isfinite(best.aicc):
+                why = f"{best.model} fits best, and {why}"
+        elif (interval := best.interval()) is not None and interval[0] == 0:
+            why = f"{best.model} fits best, but its b* = {best.critical_batch:.3g} may as well be 0"
+        else:
+            return ""
+        return f"no interior minimum is supported by these data: {why}"
+
+
+def compare(batch_sizes: ArrayLike, steps: ArrayLike, unreached: Unreached = None) -> Comparison:
+    """Fit all models; the best comes first: by AICc, but `nested`, of which the others are cases,
+    only where it is better by 2, the usual bound for a difference that says something."""
+    return compare_measurements(measurements(batch_sizes, steps, unreached))
+
+
+def compare_measurements(data: Measurements) -> Comparison:
+    fits = sorted((fit_measurements(data, model) for model in FREE), key=lambda f: f.aicc)
+    simple = [f for f in fits if f.model != "nested" and f.aicc <= fits[0].aicc + ALIKE]
+    return Comparison(tuple(sorted(fits, key=lambda f: (f not in simple[:1], f.aicc))))
