@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from statistics import median
 
+from cbs_lightning.measurements import Measurements, measurements
 from cbs_lightning.results import Result, Status
 from cbs_lightning.trajectory import RuleName
 
@@ -52,6 +53,11 @@ class Point:
     def seconds(self) -> float | None:
         return median(run.seconds for run in self.reached) if self.reached else None
 
+    @property
+    def at_first_reading(self) -> bool:
+        """Whether a run met the threshold as soon as the rule gives a reading at all."""
+        return any(run.steps == _first_reading(run) for run in self.reached)
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -78,10 +84,24 @@ class Curve:
         runs = [run for point in self.points for run in (*point.reached, *point.missed)]
         return tuple(sorted({run.seed for run in runs}))
 
-    def best_of_seed(self, seed: int) -> int | None:
-        """The batch size with the least SFO among the runs of one seed."""
-        runs = [run for point in self.points for run in point.reached if run.seed == seed]
-        return min(runs, key=lambda run: run.sfo or 0).batch_size if runs else None
+    def measurements(self) -> Measurements:
+        """What a curve can be fitted to: b as it was, at most the whole data set."""
+        reached = [run for point in self.points for run in point.reached]
+        return measurements(
+            [run.effective_batch_size for run in reached],
+            [run.steps or 0 for run in reached],
+            [
+                (run.effective_batch_size, run.steps_answered)
+                for point in self.points
+                for run in point.missed
+            ],
+        )
+
+
+def _first_reading(run: Result) -> int:
+    if run.rule is RuleName.EPOCH:
+        return run.steps_per_epoch
+    return -(-run.window // run.effective_batch_size)
 
 
 def curves(results: Iterable[Result]) -> list[Curve]:
@@ -101,38 +121,3 @@ def curves(results: Iterable[Result]) -> list[Curve]:
         first = runs[0]
         found.append(Curve(first.variant, first.optimizer, first.threshold, first.rule, points))
     return found
-
-
-def plain_answer(curve: Curve) -> str:
-    """What the measurement says about the critical batch size, and what it does not."""
-    best = curve.best
-    if best is None or best.steps is None or best.sfo is None:
-        tried = ", ".join(str(point.batch_size) for point in curve.points)
-        some = any(point.reached for point in curve.points)
-        what = "at no batch size did all seeds reach" if some else "no run reached"
-        return f"{curve.variant}: {what} {curve.threshold:g} (b = {tried})."
-    sentences = [
-        f"{curve.variant}: fewest gradient evaluations at b = {best.batch_size}: "
-        f"{best.steps:,.0f} steps, SFO {best.sfo:,.0f}"
-    ]
-    if len(curve.seeds) == 1:
-        sentences[0] += f" (seed {curve.seeds[0]} only, so no interval)."
-    else:
-        bests = [b for seed in curve.seeds if (b := curve.best_of_seed(seed)) is not None]
-        sentences[0] += f" (median of {len(curve.seeds)} seeds; single seeds say {_span(bests)})."
-    sizes = [point.batch_size for point in curve.points]
-    if len(sizes) > 1 and best.batch_size == sizes[0]:
-        sentences.append("That is the smallest batch size tried: b* may be smaller still.")
-    elif len(sizes) > 1 and best.batch_size == sizes[-1]:
-        sentences.append("That is the largest batch size tried: b* may be larger still.")
-    if curve.unreached:
-        missed = ", ".join(str(point.batch_size) for point in curve.unreached)
-        sentences.append(f"Not reached at b = {missed}.")
-    if sliced := ", ".join(str(point.batch_size) for point in curve.points if point.sliced):
-        sentences.append(f"In slices, which any BatchNorm saw instead of batches: b = {sliced}.")
-    return " ".join(sentences)
-
-
-def _span(values: list[int]) -> str:
-    low, high = min(values), max(values)
-    return f"{low} to {high}" if low < high else str(low)

@@ -26,6 +26,8 @@ from cbs_lightning.measurements import Measurements, Unreached, measurements
 from cbs_lightning.wording import count_of
 
 BOOTSTRAPS = 1000
+PLACES = 200  # of b* at which the likelihood is profiled
+MISFIT = 0.05  # a lack of fit with less probability than that is taken for one
 ALIKE = 2.0  # models whose AICc differ by less are taken to fit alike
 
 
@@ -94,17 +96,23 @@ class Fit:
 
     def interval(self, level: float = 0.9) -> tuple[float, float] | None:
         """Of b*: by bootstrap over seeds where every batch size has several, else by profile
-        likelihood. 0 or infinity: open to that side. None where the model has no b* at all."""
+        likelihood. 0 or infinity: open to that side. None where the model has no b* at all.
+
+        Seeds tell nothing of a form that misses their means. Where it does (`lack_of_fit`), the
+        means are profiled instead, with their scatter about the curve as the noise.
+        """
         if not 0 < level < 1:
             raise ValueError(f"level must be in (0, 1), not {level}")
         if self.model == "mccandlish" or self.data.distinct <= len(FREE[self.model]):
             return None
-        if self.data.replicated:
-            low, high = np.quantile(
-                self._bootstrapped, [(1 - level) / 2, (1 + level) / 2], method="nearest"
-            )
-            return float(low), float(high)
-        return _profile_interval(self, level)
+        if not self.data.replicated:
+            return _profile_interval(self, level)
+        if self.lack_of_fit is not None and self.lack_of_fit < MISFIT:
+            return fit_measurements(self.data.collapsed(), self.model).interval(level)
+        low, high = np.quantile(
+            self._bootstrapped, [(1 - level) / 2, (1 + level) / 2], method="nearest"
+        )
+        return float(low), float(high)
 
     @cached_property
     def _bootstrapped(self) -> Floats:
@@ -156,7 +164,9 @@ def fit_measurements(data: Measurements, model: str) -> Fit:
         B0=-math.expm1(-v) * shape.unit,
         B1=(math.expm1(q) + math.expm1(-v)) * shape.unit if model != "iiduka" else 0.0,
         sigma=float(found.sigma[best]),
-        aicc=aicc(likelihood, parameters + 1, len(data.batch_sizes)),
+        aicc=aicc(likelihood, parameters + 1, len(data.batch_sizes))
+        if data.distinct > parameters
+        else math.inf,
         rms_log_error=float(np.sqrt(np.mean(residuals**2))),
         log_likelihood=likelihood,
         critical_batch=critical if supported else None,
@@ -168,9 +178,9 @@ def fit_measurements(data: Measurements, model: str) -> Fit:
 
 def _profile_interval(fitted: Fit, level: float) -> tuple[float, float]:
     shape, data = Shape.of(fitted.data), fitted.data
-    places = np.geomspace(2.0**-12, data.batch_sizes.max() / shape.unit * 2.0**12, 400)
+    places = np.geomspace(2.0**-12, data.batch_sizes.max() / shape.unit * 2.0**12, PLACES)
     if fitted.model == "iiduka":
-        places = np.geomspace(2.0**-12, 2 * (1 - 1e-6), 400)
+        places = np.geomspace(2.0**-12, 2 * (1 - 1e-6), PLACES)
     if (known := fitted.critical_batch) is not None:
         places = np.sort(np.append(places, known / shape.unit))
     likelihood = shape.profile(fitted.model, places)

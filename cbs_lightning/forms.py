@@ -97,7 +97,7 @@ class Shape:
             least, lifts = np.log1p(critical / 2), np.zeros(1)
         else:
             least = np.log1p(np.maximum(critical - 1, 0.0) ** 2)  # else B0 > 1
-            lifts = np.array([0.0, 0.01, 0.1, 0.5, 1, 2, 4, 8])
+            lifts = np.array([0.0, 0.1, 0.5, 1, 2, 5])
         rows, lift = (axis.ravel() for axis in np.meshgrid(np.arange(len(critical)), lifts))
         lower = np.column_stack((np.full(len(rows), -1e3), least[rows]))
         upper = np.column_stack((np.full(len(rows), 1e3), np.full(len(rows), MOST)))

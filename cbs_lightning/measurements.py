@@ -40,6 +40,20 @@ class Measurements:
         _, seeds = np.unique(self.reached, return_counts=True)
         return len(seeds) > 0 and bool(seeds.min() > 1)
 
+    def collapsed(self) -> "Measurements":
+        """A run a batch size: the mean log K of its seeds, or the least steps run in vain."""
+        sizes = np.unique(self.batch_sizes)
+        censored = ~np.isin(sizes, self.reached)
+        log_steps = np.array(
+            [
+                self.observations.log_steps[self.batch_sizes == size].min()
+                if missed
+                else self.log_steps[self.reached == size].mean()
+                for size, missed in zip(sizes, censored, strict=True)
+            ]
+        )
+        return Measurements(sizes, Observations(log_steps, censored))
+
     def resampled(self, rng: np.random.Generator, count: int) -> Observations:
         """Bootstrap over seeds: what they scatter about the mean of their batch size, drawn anew.
 

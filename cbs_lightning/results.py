@@ -94,6 +94,13 @@ class Result:
     commit: str | None = None  # of this project's code; with a + where it was changed since
     configuration: dict[str, Any] = field(default_factory=dict)  # all of it, resolved
 
+    @property
+    def steps_answered(self) -> int:
+        """How many steps the answer is about: a longer run may answer for a smaller budget."""
+        if self.steps is not None or not self.seconds_per_step:
+            return self.steps or self.steps_run
+        return round(self.seconds / self.seconds_per_step)
+
 
 @dataclass(frozen=True)
 class Request:

@@ -6,7 +6,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from cbs_lightning.curves import curves, plain_answer
+from cbs_lightning.curves import curves
+from cbs_lightning.recommend import recommend, told
 from cbs_lightning.results import Result, Status
 from cbs_lightning.wording import duration
 
@@ -26,7 +27,7 @@ def print_report(results: list[Result | None], directories: list[Path]) -> None:
             table.add_row(*_cells(result))
     console.print(table)
     for curve in curves(result for result in results if result is not None):
-        console.print(plain_answer(curve), highlight=False)
+        console.print("\n".join(told(recommend(curve))), highlight=False)
     for study in sorted({directory.parent for directory in directories}):
         console.print(
             f"Runs: {study}. Figures and tables: make figures OUTPUT_DIR={study.parent}",

@@ -8,19 +8,26 @@ that ε and the threshold differ by a constant only, which C₃ then contains.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cbs_lightning.fit import fit_measurements
-from cbs_lightning.likelihood import Floats, LogCurve, Observations, aicc, maximise
+from cbs_lightning.likelihood import (
+    LEAST_SIGMA,
+    Floats,
+    LogCurve,
+    Observations,
+    aicc,
+    maximise,
+)
 from cbs_lightning.measurements import Measurements
 
 CONTRADICTION = 10.0  # in AICc: beyond that hardly any support is left
 STEP = 1e-5  # of a parameter, for derivatives
-FEWEST_SIZES = 3  # that reached a threshold, for it to count
+FEWEST_SIZES = 4  # that reached a threshold, for it to count
 
 
 @dataclass(frozen=True)
@@ -28,7 +35,8 @@ class JointFit:
     """C₁, C₂ and C₃ from several thresholds, if ε were the loss threshold.
 
     `separate_rms` and `separate_aicc` are of the paper's form fitted to every threshold by itself,
-    whose A and B₀ then need not follow the theorem. `reason` says why there is no fit.
+    whose A and B₀ then need not follow the theorem; `nested_rms` and `nested_aicc` of the nested
+    form. `reason` says why there is no fit.
     """
 
     thresholds: tuple[float, ...]
@@ -39,26 +47,42 @@ class JointFit:
     aicc: float = math.inf
     separate_rms: float = math.nan
     separate_aicc: float = math.inf
+    nested_rms: float = math.nan
+    nested_aicc: float = math.inf
     reason: str = ""
 
     @property
+    def form_contradicted(self) -> bool:
+        """Whether the data speak against K = A·b/(b - B₀), whatever A and B₀ do."""
+        return not self.reason and self.separate_aicc > self.nested_aicc + CONTRADICTION
+
+    @property
     def contradicted(self) -> bool:
-        """Whether the data speak against the theorem's dependence on ε."""
-        return not self.reason and self.aicc > self.separate_aicc + CONTRADICTION
+        """Whether the data speak against that form, or against its dependence on ε."""
+        wrong = self.form_contradicted or self.aicc > self.separate_aicc + CONTRADICTION
+        return not self.reason and wrong
 
     def critical_batch(self, threshold: float) -> float | None:
         gap = threshold - self.c3
         return 2 * self.c2 / gap if gap > 0 and self.c2 > 0 else None
 
     def describe(self) -> str:
+        """In a sentence."""
         if self.reason:
-            return self.reason
-        verdict = "contradict" if self.contradicted else "agree with"
+            return f"C1, C2 and C3 cannot be told: {self.reason}."
         thresholds = ", ".join(f"{threshold:g}" for threshold in self.thresholds)
+        if self.form_contradicted:
+            return (
+                f"Thresholds {thresholds}, each by itself, contradict the paper's form already: "
+                f"log K is off by {self.separate_rms:.2f} (RMS), with the nested form by "
+                f"{self.nested_rms:.2f}. C1, C2 and C3 are not to be relied on."
+            )
+        verdict = "contradict" if self.contradicted else "agree with"
+        constants = f"C1 = {self.c1:.3g}, C2 = {self.c2:.3g}, C3 = {self.c3:.3g}"
         return (
-            f"thresholds {thresholds} {verdict} the theorem's 1/A linear in ε and B0/A constant "
-            f"(RMS of log K {self.rms_log_error:.2f}, each by itself {self.separate_rms:.2f}; "
-            f"ε taken as the threshold)"
+            f"Thresholds {thresholds} {verdict} the theorem's 1/A linear in ε and B0/A constant: "
+            f"log K is off by {self.rms_log_error:.2f} (RMS), each threshold by itself by "
+            f"{self.separate_rms:.2f}. {constants}, if ε is the loss threshold up to a constant."
         )
 
 
@@ -70,108 +94,96 @@ def joint_fit(by_threshold: Mapping[float, Measurements]) -> JointFit:
         if data.distinct >= FEWEST_SIZES
     }
     if len(told) < 2:
-        return JointFit(tuple(told), reason="fewer than two thresholds with three batch sizes")
-    return _Pooled.of(told).fit()
+        why = f"fewer than two thresholds were reached by {FEWEST_SIZES} batch sizes"
+        return JointFit(tuple(told), reason=why)
+    pooled = _Pooled.of(told)
+    c1, c2, c3, rms = pooled.fit()
+    runs = sum(len(data.reached) for data in told.values())
+
+    def criterion(rms: float, parameters: int) -> float:
+        log_likelihood = -runs * math.log(max(rms, LEAST_SIGMA))
+        return aicc(log_likelihood, parameters + 1, runs)
+
+    separate, nested = (_pooled_rms(told.values(), model) for model in ("iiduka", "nested"))
+    return JointFit(
+        thresholds=tuple(told),
+        c1=c1,
+        c2=c2,
+        c3=c3,
+        rms_log_error=rms,
+        aicc=criterion(rms, 3),
+        separate_rms=separate,
+        separate_aicc=criterion(separate, 2 * len(told)),
+        nested_rms=nested,
+        nested_aicc=criterion(nested, 3 * len(told)),
+    )
+
+
+def _pooled_rms(told: Iterable[Measurements], model: str) -> float:
+    """Over all thresholds, each fitted by itself."""
+    fits = [fit_measurements(data, model) for data in told]
+    squares = [fitted.rms_log_error**2 for fitted in fits]
+    return math.sqrt(np.average(squares, weights=[len(fitted.data.reached) for fitted in fits]))
 
 
 @dataclass(frozen=True)
 class _Pooled:
     """The runs of all thresholds, one after the other."""
 
-    thresholds: Floats
-    which: NDArray[np.intp]  # the threshold of each entry
+    thresholds: Floats  # of each entry
     sizes: Floats
     observations: Observations
-    starts: tuple[tuple[float, float], ...]  # log A and B₀ in units, of each by itself
 
     @classmethod
     def of(cls, told: Mapping[float, Measurements]) -> "_Pooled":
         data = list(told.values())
-        counts = [len(one.batch_sizes) for one in data]
-        alone = [fit_measurements(one, "iiduka") for one in data]
         return cls(
-            np.array(list(told)),
-            np.repeat(np.arange(len(data)), counts),
+            np.repeat(list(told), [len(one.batch_sizes) for one in data]),
             np.concatenate([one.batch_sizes for one in data]),
             Observations(
                 np.concatenate([one.observations.log_steps for one in data]),
                 np.concatenate([one.observations.censored for one in data]),
             ),
-            tuple((math.log(one.A), one.B0 / float(one.data.reached.min())) for one in alone),
         )
 
-    @property
-    def _reached(self) -> NDArray[np.bool_]:
-        return ~self.observations.censored
-
-    def fit(self) -> JointFit:
-        lowest = self.thresholds.min()
-        offsets = np.array([0.01, 0.1, 0.3, 1.0, 3.0]) * max(lowest, np.ptp(self.thresholds))
-        poles = np.array([0.02, 0.1, 0.5, 1.5, 4.0])
-        gap, v = (axis.ravel() for axis in np.meshgrid(np.log(offsets), poles))
-        log_c1 = np.mean([log_a for log_a, _ in self.starts]) + np.log(
-            np.mean(self.thresholds) - lowest + np.exp(gap)
+    def fit(self) -> tuple[float, float, float, float]:
+        """C₁, C₂, C₃ and the RMS of log K about the curves."""
+        known = ~self.observations.censored
+        span = max(self.thresholds.min(), np.ptp(self.thresholds))
+        gap, v = (
+            axis.ravel()
+            for axis in np.meshgrid(
+                np.log(np.array([0.01, 0.1, 0.3, 1.0, 3.0]) * span), [0.02, 0.1, 0.5, 1.5, 4.0]
+            )
         )
-        joint_start = np.column_stack((log_c1, gap, v))
-        joint = maximise(
-            _with_slopes(self._joint),
+        start = np.column_stack((np.zeros(len(gap)), gap, v))
+        miss = self.observations.log_steps - self._log_steps(start)
+        start[:, 0] = miss[:, known].mean(axis=1)
+        found = maximise(
+            _with_slopes(self._log_steps),
             self.observations,
-            joint_start,
+            start,
             np.tile([-1e3, -25.0, 0.0], (len(gap), 1)),
             np.tile([1e3, 25.0, 25.0], (len(gap), 1)),
         )
-        best = int(np.argmax(joint.log_likelihood))
-        theta = joint.parameters[[best]]
+        theta = found.parameters[[int(np.argmax(found.log_likelihood))]]
         c1, c2, c3 = (float(value[0]) for value in self._constants(theta))
-        start = [value for log_a, b0 in self.starts for value in (log_a, -math.log1p(-b0))]
-        count = len(self.thresholds)
-        separate = maximise(
-            _with_slopes(self._separate),
-            self.observations,
-            np.array([start]),
-            np.tile([-1e3, 0.0], (1, count)),
-            np.tile([1e3, 25.0], (1, count)),
-        )
-        return JointFit(
-            tuple(self.thresholds.tolist()),
-            c1,
-            c2,
-            c3,
-            self._rms(self._joint(theta)[0]),
-            aicc(float(joint.log_likelihood[best]), 4, len(self.sizes)),
-            self._rms(self._separate(separate.parameters)[0]),
-            aicc(float(separate.log_likelihood[0]), 2 * count + 1, len(self.sizes)),
-        )
-
-    def _rms(self, eta: Floats) -> float:
-        misses = (self.observations.log_steps - eta)[self._reached]
-        return float(np.sqrt(np.mean(misses**2)))
+        miss = (self.observations.log_steps - self._log_steps(theta)[0])[known]
+        return c1, c2, c3, float(np.sqrt(np.mean(miss**2)))
 
     def _constants(self, theta: Floats) -> tuple[Floats, Floats, Floats]:
         """From log C₁, log(lowest ε - C₃) and C₂'s place below what every reached run allows."""
-        least_gap = np.exp(theta[:, 1])
-        c3 = self.thresholds.min() - least_gap
-        room = (self.thresholds[self.which] - c3[:, None]) * self.sizes
-        most = room[:, self._reached].min(axis=1)
+        c3 = self.thresholds.min() - np.exp(theta[:, 1])
+        room = (self.thresholds - c3[:, None]) * self.sizes
+        most = room[:, ~self.observations.censored].min(axis=1)
         return np.exp(theta[:, 0]), -np.expm1(-theta[:, 2]) * most, c3
 
-    def _joint(self, theta: Floats) -> Floats:
+    def _log_steps(self, theta: Floats) -> Floats:
         c1, c2, c3 = self._constants(theta)
-        room = (self.thresholds[self.which] - c3[:, None]) * self.sizes - c2[:, None]
-        return _log_ratio(c1[:, None] * self.sizes, room)
-
-    def _separate(self, theta: Floats) -> Floats:
-        log_a, v = theta[:, 0::2], theta[:, 1::2]
-        least = np.array(
-            [self.sizes[self._reached & (self.which == j)].min() for j in range(log_a.shape[1])]
-        )
-        room = self.sizes - (-np.expm1(-v) * least)[:, self.which]
-        return _log_ratio(np.exp(log_a)[:, self.which] * self.sizes, room)
-
-
-def _log_ratio(top: Floats, room: Floats) -> Floats:
-    defined = room > 0
-    return np.where(defined, np.log(top) - np.log(np.where(defined, room, 1.0)), np.inf)
+        room = (self.thresholds - c3[:, None]) * self.sizes - c2[:, None]
+        defined = room > 0
+        top, bottom = c1[:, None] * self.sizes, np.where(defined, room, 1.0)
+        return np.where(defined, np.log(top / bottom), np.inf)
 
 
 def _with_slopes(log_steps: Callable[[Floats], Floats]) -> LogCurve:

@@ -29,8 +29,7 @@ def describe(result: Result) -> str:
         steps = count_of(result.steps, "step")
         found = f"reached {result.threshold:g} after {steps}, SFO {result.sfo:,}"
     else:
-        # A longer run may have answered for a smaller budget: the time is the budget's.
-        end = round(result.seconds / result.seconds_per_step) if result.seconds_per_step else 0
+        end = result.steps_answered
         loss = f", loss {result.loss:.3g}" if result.loss is not None else ""
         found = f"{result.status} after {count_of(end, 'step')}{loss} (until {result.threshold:g})"
         if result.rule is RuleName.EPOCH and end < result.steps_per_epoch:

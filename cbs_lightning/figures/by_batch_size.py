@@ -1,10 +1,6 @@
-"""Results become pictures and tables: `python -m cbs_lightning.figures outputs`. Never trains."""
+"""Steps and SFO against batch size, the paper's Figures 1 to 4."""
 
-import argparse
 from collections.abc import Callable
-from io import BytesIO
-from itertools import count, cycle
-from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -13,53 +9,29 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from cbs_lightning.curves import Curve, Point, curves, plain_answer
-from cbs_lightning.results import UNFINISHED, Result, answer, read_study, studies
-from cbs_lightning.storage import write_atomically
-from cbs_lightning.summary import summary_rows, usual_request, write_summary
-from cbs_lightning.tables import write_tables
-from cbs_lightning.wording import count_of
+from cbs_lightning.curves import Curve, Point
+from cbs_lightning.figures.style import (
+    DASHED,
+    HOLLOW,
+    STYLE,
+    UNREACHED_ROW,
+    colors_of,
+    markers_of,
+    set_octaves,
+)
+from cbs_lightning.results import Result
 
-# Okabe and Ito's colours, which the colour-blind can tell apart; one per optimizer, everywhere.
-COLORS = {
-    "sgd": "#0072B2",
-    "momentum": "#D55E00",
-    "adam": "#009E73",
-    "momentum_ema": "#E69F00",
-    "amsgrad": "#56B4E9",
-    "adam_monotone": "#CC79A7",
-    "adamw": "#000000",
-}
-OTHER_COLORS = ("#882255", "#44AA99", "#332288", "#999933", "#AA4499", "#661100")  # Paul Tol's
-MARKERS = "osD^vPhX"
-DASHED = (0, (4, 3))
-HOLLOW: dict[str, Any] = {"markerfacecolor": "white", "markersize": 6, "markeredgewidth": 1.3}
-STYLE: dict[Any, Any] = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.alpha": 0.25,
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-    "lines.linewidth": 1.6,
-    "pdf.fonttype": 42,  # embedded TrueType
-    "savefig.dpi": 200,
-}
 WIDTH, PLOT_HEIGHT, LEGEND_ROW_HEIGHT = 5.4, 3.3, 0.19  # inches
-UNREACHED_ROW = 0.04  # of the axes' height, at their top
 LONGEST_LABEL = 70  # characters that fit in one legend column
-UNDATED = {"png": ["Software"], "pdf": ["CreationDate", "Producer", "Creator"]}  # left out
 TITLES = {"steps": "Steps K", "sfo": "SFO complexity K·b"}
 
 
 def draw(study: str, study_curves: list[Curve], quantity: str) -> Figure:
     """Steps or SFO against batch size, all curves together."""
     with mpl.rc_context(STYLE):
-        markers, colors = _markers(study_curves), _colors(study_curves)
+        markers = markers_of((curve.variant, curve.optimizer) for curve in study_curves)
+        colors = colors_of(curve.optimizer for curve in study_curves)
         handles = _legend_handles(study_curves, markers, colors)
         columns = 2 if max(len(str(h.get_label())) for h in handles) <= LONGEST_LABEL // 2 else 1
         height = PLOT_HEIGHT + LEGEND_ROW_HEIGHT * -(-len(handles) // columns)
@@ -93,21 +65,6 @@ def draw(study: str, study_curves: list[Curve], quantity: str) -> Figure:
 
 def _value(quantity: str) -> Callable[[Point | Result], float | None]:
     return lambda item: getattr(item, quantity)
-
-
-def _markers(study_curves: list[Curve]) -> dict[str, str]:
-    """Variants of one optimizer share its colour and differ in their markers."""
-    numbers: dict[str, count[int]] = {}
-    return {
-        curve.variant: MARKERS[next(numbers.setdefault(curve.optimizer, count())) % len(MARKERS)]
-        for curve in study_curves
-    }
-
-
-def _colors(study_curves: list[Curve]) -> dict[str, str]:
-    """By optimizer; those that have no colour of their own take the others in turn."""
-    others = sorted({curve.optimizer for curve in study_curves} - COLORS.keys())
-    return COLORS | dict(zip(others, cycle(OTHER_COLORS), strict=False))
 
 
 def _draw_curve(
@@ -179,22 +136,14 @@ def _set_log2_axes(
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     low, high = np.log2(min(sizes)), np.log2(max(sizes))
-    _set_octaves(axes.xaxis, low, high, 0.4)
+    set_octaves(axes.xaxis, low, high, 0.4)
     axes.set_xlim(2 ** (low - 0.4), 2 ** (high + 0.4))
     low, high = (np.log2(min(values)), np.log2(max(values))) if values else (0.0, 1.0)
     span = max(high - low, 2.0)
     low, high = (low + high - span) / 2, (low + high + span) / 2
     top = high + span * (0.08 + 1.3 * UNREACHED_ROW * rows_of_unreached)
     axes.set_ylim(2 ** (low - 0.08 * span), 2**top)
-    _set_octaves(axes.yaxis, low - 0.08 * span, top, 0.0)
-
-
-def _set_octaves(axis: mpl.axis.Axis, low: float, high: float, margin: float) -> None:
-    exponents = np.arange(np.ceil(low - margin), np.floor(high + margin) + 1)
-    exponents = exponents[:: 1 + len(exponents) // 13]
-    axis.set_major_locator(FixedLocator(list(2.0**exponents)))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda x, _: f"$2^{{{round(np.log2(x))}}}$"))
+    set_octaves(axes.yaxis, low - 0.08 * span, top, 0.0)
 
 
 def _legend_handles(
@@ -227,61 +176,3 @@ def _title(study: str, study_curves: list[Curve]) -> str:
     seeds = {seed for curve in study_curves for seed in curve.seeds}
     told = f"{len(seeds)} seeds, median" if len(seeds) > 1 else "".join(f"seed {s}" for s in seeds)
     return f"{study}: rule {study_curves[0].rule}, {told or 'no run finished'}"
-
-
-def write_figure(figure: Figure, stem: Path) -> list[Path]:
-    """As PNG and PDF; the same figure gives the same bytes."""
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for form, undated in UNDATED.items():
-        picture = BytesIO()
-        with mpl.rc_context(STYLE):
-            figure.savefig(picture, format=form, metadata=dict.fromkeys(undated))
-        paths.append(stem.with_suffix(f".{form}"))
-        write_atomically(paths[-1], picture.getvalue())
-    return paths
-
-
-def write_study(directory: Path) -> list[str]:
-    """Write a study's summary, tables and figures; return the lines that tell of them."""
-    runs, broken = read_study(directory)
-    lines = [f"skipped {run.directory}: {run.reason}" for run in broken]
-    if not runs:
-        return [*lines, f"{directory}: no run that can be read"]
-    request = usual_request(runs)
-    asked = f"loss <= {request.threshold:g} by rule {request.rule}"
-    answers = [answer(run.result, run.trajectory, request) for run in runs]
-    for run, result in zip(runs, answers, strict=True):
-        if result.status in UNFINISHED:
-            lines.append(f"{run.directory}: {result.status}")
-        elif result.status is None:
-            lines.append(f"left out {run.directory}: it stopped before {asked} could be told")
-    study_curves = curves(answers)
-    summary = write_summary(directory, summary_rows(runs))
-    tables = write_tables(directory / "tables", directory.name, study_curves)
-    pictures: list[Path] = []
-    for quantity in TITLES:
-        figure = draw(directory.name, study_curves, quantity)
-        pictures += write_figure(figure, directory / "figures" / quantity)
-    lines.append(f"{directory.name}: {asked}, {count_of(len(runs), 'run')}")
-    lines += [f"  {plain_answer(curve)}" for curve in study_curves]
-    lines.append(f"  Figures: {' '.join(map(str, pictures))}")
-    lines.append(f"  Tables: {' '.join(map(str, tables))}")
-    return [*lines, f"  Every threshold and rule: {summary}"]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("output_dir", type=Path, nargs="?", default=Path("outputs"))
-    parser.add_argument("--study", help="only this one")
-    arguments = parser.parse_args()
-    output_dir: Path = arguments.output_dir
-    found = [path for path in studies(output_dir) if arguments.study in (None, path.name)]
-    for directory in found:
-        print("\n".join(write_study(directory)), flush=True)
-    if not found:
-        print(f"{output_dir}: no runs yet; python train.py makes one, make demo a whole study")
-
-
-if __name__ == "__main__":
-    main()

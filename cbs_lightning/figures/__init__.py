@@ -1,0 +1,8 @@
+"""Results become pictures and tables: `python -m cbs_lightning.figures outputs`. Never trains."""
+
+from cbs_lightning.figures.by_batch_size import draw
+from cbs_lightning.figures.by_hyperparameter import draw_by_hyperparameter
+from cbs_lightning.figures.by_threshold import draw_by_threshold
+from cbs_lightning.figures.study import write_study
+
+__all__ = ["draw", "draw_by_hyperparameter", "draw_by_threshold", "write_study"]

@@ -1,0 +1,25 @@
+"""The command `python -m cbs_lightning.figures`."""
+
+import argparse
+from pathlib import Path
+
+from cbs_lightning.figures import __doc__ as description
+from cbs_lightning.figures import write_study
+from cbs_lightning.results import studies
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("output_dir", type=Path, nargs="?", default=Path("outputs"))
+    parser.add_argument("--study", help="only this one")
+    arguments = parser.parse_args()
+    output_dir: Path = arguments.output_dir
+    found = [path for path in studies(output_dir) if arguments.study in (None, path.name)]
+    for directory in found:
+        print("\n".join(write_study(directory)), flush=True)
+    if not found:
+        print(f"{output_dir}: no runs yet; python train.py makes one, make demo a whole study")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""All that is made of a study's runs: summary, answer, tables and figures."""
+
+from pathlib import Path
+
+from cbs_lightning.across_thresholds import across_thresholds
+from cbs_lightning.curves import curves
+from cbs_lightning.figures.by_batch_size import TITLES, draw
+from cbs_lightning.figures.by_hyperparameter import draw_by_hyperparameter
+from cbs_lightning.figures.by_threshold import draw_by_threshold
+from cbs_lightning.figures.style import write_figure
+from cbs_lightning.recommend import recommend, told
+from cbs_lightning.recommendation_file import write_recommendations
+from cbs_lightning.results import UNFINISHED, answer, read_study
+from cbs_lightning.summary import summary_rows, usual_request, write_summary
+from cbs_lightning.tables import write_tables
+from cbs_lightning.wording import count_of
+
+
+def write_study(directory: Path) -> list[str]:
+    """Write a study's summary, answer, tables and figures; return the lines that tell of them."""
+    runs, broken = read_study(directory)
+    lines = [f"skipped {run.directory}: {run.reason}" for run in broken]
+    if not runs:
+        return [*lines, f"{directory}: no run that can be read"]
+    request = usual_request(runs)
+    asked = f"loss <= {request.threshold:g} by rule {request.rule}"
+    answers = [answer(run.result, run.trajectory, request) for run in runs]
+    for run, result in zip(runs, answers, strict=True):
+        if result.status in UNFINISHED:
+            lines.append(f"{run.directory}: {result.status}")
+        elif result.status is None:
+            lines.append(f"left out {run.directory}: it stopped before {asked} could be told")
+    study_curves = curves(answers)
+    rows = summary_rows(runs)
+    summary = write_summary(directory, rows)
+    tables = write_tables(directory / "tables", directory.name, study_curves)
+    recommendations = [recommend(curve) for curve in study_curves]
+    across = across_thresholds(curves(row for row in rows if row.rule is request.rule))
+    answer_file = write_recommendations(directory, recommendations, across)
+    figures = {name: draw(directory.name, study_curves, name) for name in TITLES} | {
+        "critical_batch": draw_by_threshold(directory.name, across),
+        "hyperparameters": draw_by_hyperparameter(directory.name, answers),
+    }
+    pictures: list[Path] = []
+    for name, figure in figures.items():
+        if figure is not None:
+            pictures += write_figure(figure, directory / "figures" / name)
+    lines.append(f"{directory.name}: {asked}, {count_of(len(runs), 'run')}")
+    lines += [f"  {line}" for found in recommendations for line in told(found)]
+    lines += [f"  {found.variant}: {found.joint.describe()}" for found in across]
+    lines.append(f"  Figures: {' '.join(map(str, pictures))}")
+    lines.append(f"  Tables: {' '.join(map(str, tables))}")
+    lines.append(f"  The answer for scripts: {answer_file}")
+    return [*lines, f"  Every threshold and rule: {summary}"]

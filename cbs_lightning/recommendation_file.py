@@ -1,0 +1,43 @@
+"""`recommendation.json`: a study's answer, for scripts."""
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from cbs_lightning.across_thresholds import AcrossThresholds
+from cbs_lightning.recommend import LEVEL, OVERHEAD, Recommendation
+from cbs_lightning.storage import write_atomically
+
+RECOMMENDATION = "recommendation.json"
+SCHEMA_VERSION = 1
+
+
+def write_recommendations(
+    directory: Path, found: list[Recommendation], across: list[AcrossThresholds]
+) -> Path:
+    """Ends of intervals that are open, and numbers that are not known, are null."""
+    by_variant = {one.variant: one.as_json() for one in across}
+    values = {
+        "schema_version": SCHEMA_VERSION,
+        "study": directory.name,
+        "level": LEVEL,
+        "overhead": OVERHEAD,
+        "variants": [
+            asdict(one) | {"across_thresholds": by_variant.get(one.variant)} for one in found
+        ],
+    }
+    path = directory / RECOMMENDATION
+    write_atomically(path, (json.dumps(_plain(values), indent=2) + "\n").encode())
+    return path
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
