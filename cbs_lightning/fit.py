@@ -26,7 +26,8 @@ from cbs_lightning.measurements import Measurements, Unreached, measurements
 from cbs_lightning.wording import count_of
 
 BOOTSTRAPS = 1000
-PLACES = 200  # of b* at which the likelihood is profiled
+PLACES = 100  # of b* at which the likelihood is profiled
+FINER = 10  # places between two of them
 MISFIT = 0.05  # a lack of fit with less probability than that is taken for one
 ALIKE = 2.0  # models whose AICc differ by less are taken to fit alike
 
@@ -106,13 +107,15 @@ class Fit:
         if self.model == "mccandlish" or self.data.distinct <= len(FREE[self.model]):
             return None
         if not self.data.replicated:
-            return _profile_interval(self, level)
-        if self.lack_of_fit is not None and self.lack_of_fit < MISFIT:
-            return fit_measurements(self.data.collapsed(), self.model).interval(level)
-        low, high = np.quantile(
-            self._bootstrapped, [(1 - level) / 2, (1 + level) / 2], method="nearest"
-        )
-        return float(low), float(high)
+            low, high = _profile_interval(self, level)
+        elif self.lack_of_fit is not None and self.lack_of_fit < MISFIT:
+            collapsed = fit_measurements(self.data.collapsed(), self.model)
+            low, high = _profile_interval(collapsed, level)
+        else:
+            tail = (1 - level) / 2
+            low, high = np.quantile(self._bootstrapped, [tail, 1 - tail], method="nearest")
+        found = self.critical_batch or low
+        return min(float(low), found), max(float(high), found)
 
     @cached_property
     def _bootstrapped(self) -> Floats:
@@ -178,26 +181,28 @@ def fit_measurements(data: Measurements, model: str) -> Fit:
 
 def _profile_interval(fitted: Fit, level: float) -> tuple[float, float]:
     shape, data = Shape.of(fitted.data), fitted.data
-    places = np.geomspace(2.0**-12, data.batch_sizes.max() / shape.unit * 2.0**12, PLACES)
+    furthest = data.batch_sizes.max() / shape.unit * 2.0**12
     if fitted.model == "iiduka":
-        places = np.geomspace(2.0**-12, 2 * (1 - 1e-6), PLACES)
+        furthest = 2 * (1 - 1e-6)
+    places = np.geomspace(2.0**-12, furthest, PLACES)
     if (known := fitted.critical_batch) is not None:
         places = np.sort(np.append(places, known / shape.unit))
-    likelihood = shape.profile(fitted.model, places)
-    drop = np.maximum(likelihood.max(), fitted.log_likelihood) - likelihood
     runs, spare = len(data.reached), max(len(data.reached) - len(FREE[fitted.model]), 1)
     # Wilks' limit for many runs; exact for few where the curve is linear in its parameters.
     allowed = runs / 2 * math.log1p(stats.f.ppf(level, 1, spare) / spare)
-    inside = np.flatnonzero(drop <= allowed)
-    first, last = inside[0], inside[-1]
+    likelihood = shape.profile(fitted.model, places)
+    best = max(float(likelihood.max()), fitted.log_likelihood)
 
-    def edge(outer: int, inner: int) -> float:
-        share = (allowed - drop[inner]) / (drop[outer] - drop[inner])
-        log_place = (1 - share) * math.log(places[inner]) + share * math.log(places[outer])
-        return shape.unit * math.exp(log_place)
+    def edge(inner: int, outer: int) -> float:
+        """Where, between two places, the likelihood falls below what is allowed."""
+        between = np.geomspace(places[inner], places[outer], FINER)
+        drop = best - shape.profile(fitted.model, between)
+        return shape.unit * math.exp(np.interp(allowed, drop, np.log(between)))
 
-    low = edge(first - 1, first) if first > 0 else 0.0
-    high = edge(last + 1, last) if last + 1 < len(places) else math.inf
+    inside = np.flatnonzero(likelihood >= min(best - allowed, likelihood.max()))
+    first, last = int(inside[0]), int(inside[-1])
+    low = edge(first, first - 1) if first > 0 else 0.0
+    high = edge(last, last + 1) if last + 1 < len(places) else math.inf
     return low, high
 
 

@@ -88,8 +88,8 @@ def maximise(
         cost[winners] = tried_cost[better]
         damping[active] *= np.where(better, 0.2, 8.0)
         damping[active] = np.maximum(damping[active], 1e-9)
-        settled = better & (gain < 1e-10 * (1 + np.abs(tried_cost))) & (moved < 1e-5)
-        stuck = damping[active] > 1e9
+        settled = better & (gain < 1e-9 * (1 + np.abs(tried_cost))) & (moved < 1e-3)
+        stuck = damping[active] > 1e6
         active = active[~(settled | stuck)]
     return Solutions(parameters, np.exp(log_sigma), -cost)
 

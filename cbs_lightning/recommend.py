@@ -51,6 +51,7 @@ class Recommendation:
     threshold: float
     rule: str
     seeds: tuple[int, ...]
+    batch_sizes: tuple[int, ...]  # that were run
     least_sfo: Choice | None  # the measured b*
     interval: tuple[float, float] | None  # of the measured b*, in batch sizes run; open at edges
     fastest: Choice | None
@@ -65,6 +66,10 @@ class Recommendation:
         """The answer first, then how sure it is, then what is not known."""
         if self.least_sfo is None:
             return [f"{self.variant}: {self.unknowns[0]}", *self.unknowns[1:]]
+        if len(self.batch_sizes) == 1:
+            return [
+                f"{self.variant}: only b = {self.batch_sizes[0]} was run, {_cost(self.least_sfo)}."
+            ]
         return [
             f"{self.variant}: {self._answer(self.least_sfo)}",
             *self._alternatives(self.least_sfo),
@@ -73,10 +78,7 @@ class Recommendation:
         ]
 
     def _answer(self, least: Choice) -> str:
-        text = (
-            f"use b = {least.batch_size}: fewest gradient evaluations, K·b = {least.sfo:,.0f} in "
-            f"{count_of(round(least.steps), 'step')}, {duration(least.seconds)}"
-        )
+        text = f"use b = {least.batch_size}: fewest gradient evaluations, {_cost(least)}"
         basis = f"{len(self.seeds)} seeds" if len(self.seeds) > 1 else f"seed {self.seeds[0]} only"
         if self.interval is None:
             return f"{text} ({basis}, so no interval)."
@@ -135,6 +137,7 @@ def recommend(curve: Curve) -> Recommendation:
         threshold=curve.threshold,
         rule=str(curve.rule),
         seeds=curve.seeds,
+        batch_sizes=tuple(point.batch_size for point in curve.points),
         least_sfo=_choice(least, least),
         interval=_open_at_edges(curve, minimum.interval) if minimum else None,
         fastest=_choice(fastest, least) if fastest and fastest.seconds else None,
@@ -262,6 +265,11 @@ def _between(sizes: list[int], place: int) -> int | None:
         if i >= 0 and j < len(sizes) and sizes[j] > 2 * sizes[i]:
             gaps.append((sizes[j] / sizes[i], round(math.sqrt(sizes[i] * sizes[j]))))
     return max(gaps)[1] if gaps else None
+
+
+def _cost(choice: Choice) -> str:
+    steps = count_of(round(choice.steps), "step")
+    return f"K·b = {choice.sfo:,.0f} in {steps}, {duration(choice.seconds)}"
 
 
 def _more(choice: Choice) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from cbs_lightning.figures import __doc__ as description
 from cbs_lightning.figures import write_study
 from cbs_lightning.results import studies
+from cbs_lightning.wording import say
 
 
 def main() -> None:
@@ -16,9 +17,9 @@ def main() -> None:
     output_dir: Path = arguments.output_dir
     found = [path for path in studies(output_dir) if arguments.study in (None, path.name)]
     for directory in found:
-        print("\n".join(write_study(directory)), flush=True)
+        say("\n".join(write_study(directory)))
     if not found:
-        print(f"{output_dir}: no runs yet; python train.py makes one, make demo a whole study")
+        say(f"{output_dir}: no runs yet; python train.py makes one, make demo a whole study")
 
 
 if __name__ == "__main__":

@@ -10,11 +10,12 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from cbs_lightning.curves import MISSED
-from cbs_lightning.figures.style import DASHED, STYLE, colors_of
+from cbs_lightning.figures.style import DASHED, STYLE, colors_of, set_plain_log
 from cbs_lightning.results import Result, Status
 from cbs_lightning.theory import AdamConstants, Constants, constants
 
@@ -30,9 +31,6 @@ ASSUMED_ADAM: dict[str, Any] = {
     "M": 2 / DIMENSION,
     "v_star": 0.2 / DIMENSION,
 }
-ASSUMPTION = (
-    f"Bound: σ² = G = Dist = 1 assumed; for Adam d = {DIMENSION:,}, D = 1/d, M = 2/d, v$_*$ = 0.2/d"
-)
 
 
 @dataclass(frozen=True)
@@ -52,35 +50,75 @@ class Panel:
     def at(self, value: float) -> list[Result]:
         return [run for run in self.runs if _settings(run)[self.name] == value]
 
-    @property
-    def base_steps(self) -> float | None:
-        """The median K at the base, where the bound is drawn."""
-        reached = [run.steps for run in self.at(self.base[self.name]) if run.steps]
+    def steps(self, value: float) -> float | None:
+        """The median over the seeds that reached the threshold."""
+        reached = [run.steps for run in self.at(value) if run.steps is not None]
         return median(reached) if reached else None
 
+    def bound(self, value: float) -> float | None:
+        """On VI at the base's K, by the sharper sum where there is one."""
+        steps = self.steps(self.base[self.name])
+        if steps is None or "beta1" not in self.base:
+            return None
+        found = _constants(self.base | {self.name: value})
+        if isinstance(found, AdamConstants):
+            return found.vi_bound_sum(round(steps), self.batch_size)
+        return found.vi_bound(steps, self.batch_size)
 
-def draw_by_hyperparameter(study: str, results: list[Result]) -> Figure | None:
-    """None where no hyperparameter of the study has at least three values."""
-    panels = hyperparameter_panels(results)
-    if not panels:
-        return None
+    def describe(self) -> str:
+        """Where the measured steps and the bound are least."""
+        steps = {v: found for v in self.values if (found := self.steps(v)) is not None}
+        bounds = {v: found for v in self.values if (found := self.bound(v)) is not None}
+        others = [f"{NAMES[name]} = {v:g}" for name, v in self.base.items() if name != self.name]
+        told = f"{self.optimizer}, b = {self.batch_size}, {', '.join(others)}"
+        if not steps:
+            return f"{told}: no {NAMES[self.name]} reached the threshold."
+        fewest, most = min(steps, key=steps.__getitem__), max(steps, key=steps.__getitem__)
+        told += (
+            f": fewest steps at {NAMES[self.name]} = {fewest:g} ({steps[fewest]:,.0f}; most at "
+            f"{most:g}, {steps[most]:,.0f})"
+        )
+        if bounds:
+            least = min(bounds, key=bounds.__getitem__)
+            told += f"; the bound, its constants assumed, is least at {least:g}"
+        return f"{told}."
+
+
+def draw_by_hyperparameter(study: str, panels: list[Panel]) -> Figure:
+    """All panels of one optimizer side by side: what was measured above, the bound below."""
     with mpl.rc_context(STYLE):
-        figure = Figure((max(2, len(panels)) * PANEL_WIDTH, HEIGHT), layout="constrained")
-        colors = colors_of(panel.optimizer for panel in panels)
+        width = max(2, len(panels)) * PANEL_WIDTH
+        layout = ConstrainedLayoutEngine(rect=(0, 0.04, 1, 0.96))
+        figure = Figure((width, HEIGHT), layout=layout)
+        color = colors_of(panel.optimizer for panel in panels)[panels[0].optimizer]
         grid = figure.subplots(2, len(panels), squeeze=False)
         for (upper, lower), panel in zip(grid.T, panels, strict=True):
-            color = colors[panel.optimizer]
             _draw_measured(upper, panel, color)
             _draw_bound(lower, panel, color)
             for axes in (upper, lower):
                 _set_axis(axes, panel)
         threshold = panels[0].runs[0].threshold
-        grid[0, 0].set_ylabel(f"Measured steps K to loss ≤ {threshold:g}")
+        grid[0, 0].set_ylabel(f"Steps K to loss ≤ {threshold:g}")
         grid[1, 0].set_ylabel("Bound on VI(K, θ)")
-        figure.suptitle(f"{study}: hyperparameters close to one", x=0.01, ha="left", fontsize=10)
-        figure.legend(handles=_handles(panels), loc="outside lower left", ncols=3)
-        figure.supxlabel(ASSUMPTION, x=0.01, ha="left", fontsize=7.5)
+        title = f"{study}: {panels[0].optimizer}, b = {panels[0].batch_size}"
+        figure.suptitle(title, x=0.01, ha="left", fontsize=9)
+        figure.legend(handles=_handles(panels), loc="outside upper right", ncols=4)
+        figure.text(0.01, 0.01, _assumption(panels[0]), fontsize=7)
     return figure
+
+
+def by_optimizer(panels: list[Panel]) -> dict[str, list[Panel]]:
+    groups: dict[str, list[Panel]] = {}
+    for panel in panels:
+        groups.setdefault(f"{panel.optimizer}_b{panel.batch_size}", []).append(panel)
+    return groups
+
+
+def _assumption(panel: Panel) -> str:
+    text = "Bound with σ² = G = Dist = 1 assumed, not measured"
+    if "beta2" in panel.base:
+        text += f"; d = {DIMENSION:,} coordinates alike: D = 1/d, M = 2/d, v$_*$ = 0.2/d"
+    return text
 
 
 def hyperparameter_panels(results: list[Result]) -> list[Panel]:
@@ -117,25 +155,24 @@ def _place(name: str) -> Callable[[Any], Any]:
 
 def _draw_measured(axes: Axes, panel: Panel, color: str) -> None:
     place = _place(panel.name)
-    medians = []
+    medians, every = [], []
     for value in panel.values:
         steps = [run.steps for run in panel.at(value) if run.steps is not None]
-        if steps:
+        every += steps
+        if (middle := panel.steps(value)) is not None:
             axes.scatter([place(value)] * len(steps), steps, s=10, color=color, alpha=0.5, lw=0)
-            medians.append((place(value), median(steps)))
+            medians.append((place(value), middle))
         if any(run.status in MISSED for run in panel.at(value)):
             top = axes.get_xaxis_transform()
             axes.plot(place(value), 0.97, "x", color=color, ms=5, mew=1.4, transform=top)
     if medians:
         axes.plot(*zip(*medians, strict=True), color=color, marker="o", ms=4)
-    axes.set_yscale("log", base=2)
-    axes.margins(y=0.15)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
-    axes.set_title(f"{panel.optimizer}, b = {panel.batch_size}", loc="left", fontsize=9)
+    if every:
+        set_plain_log(axes, min(every), max(every))
 
 
 def _draw_bound(axes: Axes, panel: Panel, color: str) -> None:
-    steps = panel.base_steps
+    steps = panel.steps(panel.base[panel.name])
     if steps is None or "beta1" not in panel.base:
         axes.text(0.5, 0.5, "no bound", ha="center", transform=axes.transAxes, color="#555555")
         return
@@ -146,18 +183,16 @@ def _draw_bound(axes: Axes, panel: Panel, color: str) -> None:
         values = 1 - np.geomspace(1 - low, 1 - high, 200)
     place = _place(panel.name)
     found = [_constants(panel.base | {panel.name: float(value)}) for value in values]
-    axes.plot(place(values), [c.vi_bound(steps, panel.batch_size) for c in found], color=color)
-    if sharper := [
+    bounds = [c.vi_bound(steps, panel.batch_size) for c in found]
+    axes.plot(place(values), bounds, color=color)
+    sharper = [
         c.vi_bound_sum(round(steps), panel.batch_size)
         for c in found
         if isinstance(c, AdamConstants)
-    ]:
+    ]
+    if sharper:
         axes.plot(place(values), sharper, color=color, ls=DASHED, lw=1.1)
-    axes.set_yscale("log")
-    axes.yaxis.set_minor_formatter(
-        FuncFormatter(lambda y, _: f"{y:g}" if f"{y:e}"[0] in "25" else "")
-    )
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+    set_plain_log(axes, min(bounds + sharper), max(bounds + sharper))
 
 
 def _constants(settings: dict[str, Any]) -> Constants:
@@ -183,10 +218,10 @@ def _set_axis(axes: Axes, panel: Panel) -> None:
 
 def _handles(panels: list[Panel]) -> list[Line2D]:
     gray: dict[str, Any] = {"color": "#555555"}
-    handles = [Line2D([], [], marker="o", ms=4, label="steps, median of seeds", **gray)]
+    handles = [Line2D([], [], marker="o", ms=4, label="steps, median", **gray)]
     if any(run.status in MISSED for panel in panels for run in panel.runs):
         handles.append(Line2D([], [], ls="none", marker="x", label="not reached", **gray))
-    handles.append(Line2D([], [], label="bound of Theorem 3.1 at the base's K", **gray))
+    handles.append(Line2D([], [], label="bound of Theorem 3.1", **gray))
     if any("beta2" in panel.base for panel in panels):
         handles.append(Line2D([], [], ls=DASHED, lw=1.1, label="its sharper sum", **gray))
     return handles

@@ -1,6 +1,7 @@
 """The critical batch size against the loss threshold."""
 
 import math
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -67,19 +68,22 @@ def _draw_variant(
     axes: Axes, variant: AcrossThresholds, shift: float, color: str, marker: str
 ) -> None:
     bottom, top = axes.get_ylim()
+    line: dict[str, Any] = {"color": color, "solid_capstyle": "butt"}
+    for found in variant.at:
+        x = found.threshold * shift
+        for interval, width in ((found.interval, 0.9), (found.fits[0].interval, 4.0)):
+            if interval is not None and (width < 1 or found.critical_batch is not None):
+                ends = np.clip(interval, bottom, top)
+                axes.plot([x, x], ends, lw=width, alpha=1 if width < 1 else 0.4, **line)
+        if found.critical_batch is not None:
+            axes.plot(x, found.critical_batch, color=color, marker="D", ms=4.5, zorder=4)
     measured = [
-        (found.threshold, found.least_sfo.batch_size) for found in variant.at if found.least_sfo
+        (found.threshold * shift, found.least_sfo.batch_size)
+        for found in variant.at
+        if found.least_sfo
     ]
     if measured:
         axes.plot(*zip(*measured, strict=True), color=color, lw=0.9, marker=marker, **HOLLOW)
-    for found in variant.at:
-        if found.critical_batch is None:
-            continue
-        x = found.threshold * shift
-        if (interval := found.fits[0].interval) is not None:
-            ends = np.clip(interval, bottom, top)
-            axes.plot([x, x], ends, color=color, lw=3.2, alpha=0.45, solid_capstyle="butt")
-        axes.plot(x, found.critical_batch, color=color, marker="D", ms=4.5, ls="none", zorder=4)
 
 
 def _size_range(variants: list[AcrossThresholds]) -> tuple[float, float]:
@@ -107,10 +111,18 @@ def _handles(
     ]
     gray = "#555555"
     handles.append(
-        Line2D([], [], color=gray, marker="o", lw=0.9, label="least SFO measured", **HOLLOW)
+        Line2D(
+            [],
+            [],
+            color=gray,
+            marker="o",
+            lw=0.9,
+            label="least SFO measured, 90% interval",
+            **HOLLOW,
+        )
     )
     if any(found.critical_batch for variant in variants for found in variant.at):
-        label = "fitted, with 90% interval"
+        label = "fitted b*, 90% interval"
         handles.append(Line2D([], [], color=gray, marker="D", ms=4.5, ls="none", label=label))
     if with_theory:
         label = "theorem, all thresholds together"

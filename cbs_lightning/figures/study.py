@@ -2,10 +2,16 @@
 
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
 from cbs_lightning.across_thresholds import across_thresholds
 from cbs_lightning.curves import curves
 from cbs_lightning.figures.by_batch_size import TITLES, draw
-from cbs_lightning.figures.by_hyperparameter import draw_by_hyperparameter
+from cbs_lightning.figures.by_hyperparameter import (
+    by_optimizer,
+    draw_by_hyperparameter,
+    hyperparameter_panels,
+)
 from cbs_lightning.figures.by_threshold import draw_by_threshold
 from cbs_lightning.figures.style import write_figure
 from cbs_lightning.recommend import recommend, told
@@ -37,10 +43,13 @@ def write_study(directory: Path) -> list[str]:
     recommendations = [recommend(curve) for curve in study_curves]
     across = across_thresholds(curves(row for row in rows if row.rule is request.rule))
     answer_file = write_recommendations(directory, recommendations, across)
-    figures = {name: draw(directory.name, study_curves, name) for name in TITLES} | {
-        "critical_batch": draw_by_threshold(directory.name, across),
-        "hyperparameters": draw_by_hyperparameter(directory.name, answers),
-    }
+    panels = hyperparameter_panels(answers)
+    figures: dict[str, Figure | None] = {}
+    if not panels or any(len(curve.points) > 1 for curve in study_curves):
+        figures |= {name: draw(directory.name, study_curves, name) for name in TITLES}
+    figures["critical_batch"] = draw_by_threshold(directory.name, across)
+    for name, group in by_optimizer(panels).items():
+        figures[f"hyperparameters_{name}"] = draw_by_hyperparameter(directory.name, group)
     pictures: list[Path] = []
     for name, figure in figures.items():
         if figure is not None:
@@ -48,6 +57,7 @@ def write_study(directory: Path) -> list[str]:
     lines.append(f"{directory.name}: {asked}, {count_of(len(runs), 'run')}")
     lines += [f"  {line}" for found in recommendations for line in told(found)]
     lines += [f"  {found.variant}: {found.joint.describe()}" for found in across]
+    lines += [f"  {panel.describe()}" for panel in panels]
     lines.append(f"  Figures: {' '.join(map(str, pictures))}")
     lines.append(f"  Tables: {' '.join(map(str, tables))}")
     lines.append(f"  The answer for scripts: {answer_file}")

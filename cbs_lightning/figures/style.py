@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
@@ -65,6 +66,21 @@ def set_octaves(axis: mpl.axis.Axis, low: float, high: float, margin: float) -> 
     axis.set_major_locator(FixedLocator(list(2.0**exponents)))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda x, _: f"$2^{{{round(np.log2(x))}}}$"))
+
+
+def set_plain_log(axes: Axes, low: float, high: float) -> None:
+    """A logarithmic y axis with a few round numbers, also where it spans less than a decade."""
+    axes.set_yscale("log")
+    margin = 0.12 * max(np.log(high / low), 0.3)
+    low, high = low * np.exp(-margin), high * np.exp(margin)
+    axes.set_ylim(low, high)
+    for digits in ((1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
+        ticks = [d * 10.0**e for e in range(-6, 10) for d in digits if low <= d * 10.0**e <= high]
+        if len(ticks) <= 6:
+            break
+    axes.yaxis.set_major_locator(FixedLocator(ticks))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,g}"))
 
 
 def write_figure(figure: Figure, stem: Path) -> list[Path]:

@@ -1,0 +1,428 @@
+"""Fits and intervals against answers that are known: exact curves, the noisy quadratic model and
+published measurements."""
+
+import json
+import math
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize_scalar
+
+from cbs_lightning.fit import Fit, compare, fit
+from cbs_lightning.noisy_quadratic import NoisyQuadratic
+from cbs_lightning.readings import end_of_perfect_scaling
+
+TWELVE = 2.0 ** np.arange(2, 14)
+PUBLISHED = json.loads(Path(__file__).with_name("published_curves.json").read_text())["series"]
+LANGUAGE_MODELS, OTHERS = PUBLISHED[:5], PUBLISHED[5:]
+
+
+@pytest.fixture(autouse=True)
+def without_warnings():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def nested(b, A, B0, B1):
+    return A * (b + B1) / (b - B0)
+
+
+def noisy(rng, steps, noise, seeds=3):
+    """Whole steps of several seeds, and their batch sizes' places."""
+    places = np.repeat(np.arange(len(steps)), seeds)
+    scatter = np.exp(noise * rng.standard_normal(len(places)))
+    return places, np.maximum(1, np.round(steps[places] * scatter))
+
+
+# --- exact curves ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "A", "B0", "B1"),
+    [
+        ("iiduka", 700.0, 3.1, 0.0),
+        ("mccandlish", 50.0, 0.0, 900.0),
+        ("nested", 120.0, 2.5, 60.0),
+        ("nested", 120.0, 3.5, -2.0),
+        ("nested", 3.0, 0.4, 20_000.0),
+    ],
+)
+def test_an_exact_curve_is_found_again(model, A, B0, B1):
+    found = fit(TWELVE, nested(TWELVE, A, B0, B1), model=model)
+    assert pytest.approx((A, B0, B1), rel=1e-3, abs=1e-6) == (found.A, found.B0, found.B1)
+    assert found.rms_log_error < 1e-4
+    assert found.steps(100.0) == pytest.approx(nested(100.0, A, B0, B1), rel=1e-3)
+    assert found.sfo([64.0, 128.0]) == pytest.approx(
+        nested(np.array([64.0, 128.0]), A, B0, B1) * [64, 128], rel=1e-3
+    )
+    if model == "mccandlish":
+        assert found.critical_batch is None and "no interior minimum" in found.reason
+        assert found.interval() is None
+        assert found.balance_point == pytest.approx(B1, rel=1e-3)  # E/S
+        assert found.steps(found.balance_point) == pytest.approx(2 * A, rel=1e-3)
+    else:
+        least = minimize_scalar(
+            lambda excess: nested(x := B0 + math.exp(excess), A, B0, B1) * x,
+            bounds=(-5, 12),
+            method="bounded",
+            options={"xatol": 1e-9},
+        )
+        assert found.critical_batch == pytest.approx(B0 + math.exp(least.x), rel=2e-3)
+        low, high = found.interval(0.9)
+        assert low <= found.critical_batch <= high
+
+
+def test_the_papers_form_and_the_theorem_agree():
+    from cbs_lightning.theory import constants
+
+    c = constants("sgd", lr=0.01, sigma2=400.0, G=1.0, dist=1.0)
+    eps = c.c3 + 1.0
+    found = fit(TWELVE, c.steps(TWELVE, eps), model="iiduka")
+    assert found.critical_batch == pytest.approx(c.critical_batch(eps), rel=1e-3)
+    assert found.sfo(found.critical_batch) == pytest.approx(c.min_sfo(eps), rel=1e-3)
+
+
+def test_the_curve_outside_its_domain():
+    found = fit(TWELVE, nested(TWELVE, 100.0, 3.0, 0.0), model="iiduka")
+    assert found.steps(2.9) == found.steps(1.0) == math.inf
+    assert list(found.steps([2.0, 2.9])) == [math.inf, math.inf]
+    assert found.overhead_batch(2.0) is None
+
+
+def test_batch_sizes_that_never_reached_pull_the_pole_to_them():
+    """K at b = 4 alone would allow a pole anywhere below; b = 2 in vain puts it at 2 or above."""
+    steps = nested(TWELVE, 300.0, 2.4, 0.0) * np.exp(0.05 * np.cos(9 * np.arange(12)))
+    steps[0] *= 0.7  # noise that makes the pole look nearer to 0
+    alone = fit(TWELVE, steps, model="iiduka")
+    known = fit(TWELVE, steps, model="iiduka", unreached={2: 10**7})
+    assert alone.B0 < known.B0 and known.critical_batch >= 3.9
+    assert known.interval()[0] > alone.interval()[0]
+    short = fit(
+        TWELVE, steps, model="iiduka", unreached={2: 3}
+    )  # stopped too early to say anything
+    assert pytest.approx(alone.B0, rel=1e-3) == short.B0
+
+
+def test_the_ways_to_name_what_was_not_reached():
+    steps = nested(TWELVE, 300.0, 3.0, 0.0)
+
+    def pole(unreached):
+        return fit(TWELVE, steps, model="nested", unreached=unreached).data.observations
+
+    by_name = pole({2: 9000, 1: [7000, 8000]})
+    assert np.exp(by_name.log_steps[by_name.censored]) == pytest.approx([9000, 7000, 8000])
+    pairs = pole([(2, 9000), (1, 7000), (1, 8000)])
+    assert (pairs.log_steps == by_name.log_steps).all()
+    # no counts: as many steps, or samples, as the longest run, whichever is less
+    bare = pole([2, 16_384])
+    most_samples = (steps * TWELVE).max()
+    expected = [steps.max(), most_samples / 16_384]
+    assert np.exp(bare.log_steps[bare.censored]) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (([4, 8], [100]), "2 batch sizes, but 1 steps"),
+        (([4, 0], [100, 50]), "batch_sizes must be positive"),
+        (([4, 8], [100, math.nan]), "steps must be positive"),
+        (([4, 8], [100, 50], "linear"), "model must be one of iiduka, mccandlish, nested"),
+        (([4, 8], [100, 50], "nested", {2: -1}), "unreached must be batch sizes and steps run"),
+    ],
+)
+def test_bad_input_is_named(arguments, says):
+    with pytest.raises(ValueError, match=says):
+        fit(*arguments)
+
+
+def test_a_level_outside_its_range_is_named():
+    with pytest.raises(ValueError, match="level must be in"):
+        fit(TWELVE, nested(TWELVE, 100.0, 3.0, 0.0)).interval(1.5)
+
+
+def test_aicc_counts_the_noise_scale():
+    rng = np.random.default_rng(0)
+    steps = nested(TWELVE, 1e5, 0.0, 300.0) * np.exp(0.1 * rng.standard_normal(12))
+    found = fit(TWELVE, steps, model="mccandlish")
+    plain = 12 * math.log(2 * math.pi * found.rms_log_error**2) + 12
+    assert found.sigma == pytest.approx(found.rms_log_error, rel=1e-4)
+    assert found.aicc == pytest.approx(plain + 2 * 3 + 2 * 3 * 4 / (12 - 3 - 1), rel=1e-6)
+
+
+# --- which model, and its parameters --------------------------------------------------------------
+
+
+def random_truth(rng, model):
+    return (
+        10 ** rng.uniform(2, 3.5),
+        0.0 if model == "mccandlish" else 4 * rng.uniform(0.3, 0.95),
+        0.0 if model == "iiduka" else 2 ** rng.uniform(3, 10),
+    )
+
+
+@pytest.mark.parametrize("model", ["iiduka", "mccandlish", "nested"])
+def test_the_right_model_is_chosen_and_its_parameters_recovered(model):
+    """200 sweeps: 12 powers of two, 3 seeds, 0 to 5 % noise. The pole is at least 0.3 of the
+    smallest batch size and B1 at least twice it, so that the models differ by more than noise."""
+    rng = np.random.default_rng(0)
+    right, far = 0, 0
+    for _ in range(200):
+        A, B0, B1 = random_truth(rng, model)
+        places, steps = noisy(rng, nested(TWELVE, A, B0, B1), rng.uniform(0, 0.05))
+        found = compare(TWELVE[places], steps)
+        right += found[0].model == model
+        own = found.by_name(model)
+        recovered = (
+            abs(math.log(own.A / A)) < 0.1
+            and abs(own.B0 - B0) < 0.1 * B0 + 0.05
+            and abs(own.B1 - B1) <= 0.15 * B1
+        )
+        far += not recovered
+    assert right >= 0.9 * 200
+    assert far <= 0.02 * 200
+
+
+def test_comparison_is_a_sequence_best_first():
+    rng = np.random.default_rng(1)
+    places, steps = noisy(rng, nested(TWELVE, 100.0, 3.0, 500.0), 0.03)
+    found = compare(TWELVE[places], steps)
+    assert len(found) == 3 and [one.model for one in found] == ["nested", "mccandlish", "iiduka"]
+    assert [one.aicc for one in found] == sorted(one.aicc for one in found)
+    assert all(isinstance(one, Fit) for one in found) and found.best is found[0]
+    assert found.critical_batch == found[0].critical_batch and found.reason == ""
+
+
+def test_a_form_that_misses_is_found_out_by_the_seeds():
+    rng = np.random.default_rng(2)
+    places, steps = noisy(rng, nested(TWELVE, 100.0, 1.5, 3000.0), 0.03)
+    right, wrong = (fit(TWELVE[places], steps, model=name) for name in ("nested", "iiduka"))
+    assert right.lack_of_fit > 0.01 and wrong.lack_of_fit < 1e-6
+    # whose interval is then as wide as the misses make it, not as narrow as the seeds would
+    low, high = wrong.interval()
+    assert high / low > 1.2
+    narrow = right.interval()
+    assert high / low > narrow[1] / narrow[0]
+
+
+# --- the noisy quadratic model --------------------------------------------------------------------
+
+
+def quadratic(size, power, threshold_share, lr=0.3) -> tuple[NoisyQuadratic, float]:
+    model = NoisyQuadratic(np.arange(1.0, size + 1) ** -power, lr)
+    return model, threshold_share * model.loss(0, math.inf)
+
+
+def sweep(model, threshold, grid):
+    """Exact K where it is reached, and the batch sizes where it never is."""
+    reached, missed = {}, []
+    for b in grid:
+        if b <= model.pole(threshold):
+            missed.append((b, 10**7))
+        else:
+            reached[b] = model.whole_steps(b, threshold)
+    return np.array(list(reached)), np.array(list(reached.values()), float), missed
+
+
+def test_its_loss_is_that_of_sgd():
+    """By simulation with torch's SGD: many replicas as the rows of a tensor."""
+    model, threshold = quadratic(6, 1.0, 0.1)
+    batch_size, replicas = 4, 20_000
+    torch.manual_seed(0)
+    spectrum = torch.from_numpy(model.spectrum)
+    x = torch.nn.Parameter(torch.ones(replicas, 6, dtype=torch.float64))
+    optimizer = torch.optim.SGD([x], lr=model.lr)
+    for step in range(1, 31):
+        noise = torch.randn_like(x) * (spectrum / batch_size).sqrt()
+        x.grad = spectrum * x.detach() + noise
+        optimizer.step()
+        losses = 0.5 * (spectrum * x.detach() ** 2).sum(1)
+        error = 4 * float(losses.std()) / math.sqrt(replicas)
+        assert abs(float(losses.mean()) - model.loss(step, batch_size)) < error
+    assert threshold > 0
+
+
+def test_its_steps_are_the_first_below_the_threshold():
+    model, threshold = quadratic(50, 1.0, 0.05)
+    for b in (8, 16, 100, 5000):
+        steps = model.whole_steps(b, threshold)
+        assert model.loss(steps, b) <= threshold < model.loss(steps - 1, b)
+    assert model.steps(model.pole(threshold) * 0.999, threshold) is None
+    beyond = model.pole(threshold) * 1.0001
+    assert model.steps(beyond, threshold) > model.steps(2 * beyond, threshold)
+    assert model.steps(100, 10 * model.loss(0, 100)) == 0.0
+
+
+def test_its_critical_batch_is_the_minimiser():
+    model, threshold = quadratic(100, 1.5, 0.05)
+    best = model.critical_batch(threshold)
+    least = model.steps(best, threshold) * best
+    for factor in (0.8, 0.98, 1.02, 1.2):
+        assert model.steps(best * factor, threshold) * best * factor > least
+
+
+def test_what_it_cannot_answer_is_refused():
+    with pytest.raises(ValueError, match=r"lr must be in \(0, 2\)"):
+        NoisyQuadratic(np.array([1.0, 0.5]), 2.5)
+    with pytest.raises(ValueError, match="eigenvalues must be positive"):
+        NoisyQuadratic(np.array([1.0, 0.0]), 0.5)
+    loud = NoisyQuadratic(np.array([1.0]), 0.5, noise=np.array([100.0]))
+    with pytest.raises(ValueError, match="too noisy for b = 1"):
+        loud.steps(1, 0.1)
+
+
+GRID = 2.0 ** np.arange(0, 13)
+QUADRATICS = [
+    (size, power, share)
+    for size in (30, 100, 1000)
+    for power in (0.5, 1.0, 1.5, 2.0)
+    for share in (0.1, 0.05, 0.02, 0.01)
+]
+
+
+@pytest.mark.parametrize("case", QUADRATICS)
+def test_fitted_b_star_is_that_of_the_noisy_quadratic(case):
+    """Within a factor 1.5 wherever the minimiser lies between batch sizes that reached."""
+    model, threshold = quadratic(*case)
+    exact = model.critical_batch(threshold)
+    sizes, steps, missed = sweep(model, threshold, GRID)
+    if not sizes.min() <= exact <= sizes.max():
+        pytest.skip("the minimiser is not inside the grid")
+    found = compare(sizes, steps, unreached=missed)
+    for one in (found.best, found.by_name("nested")):
+        assert exact / 1.5 < one.critical_batch < exact * 1.5
+    assert found.reason == ""
+    assert exact / 1.25 < found.by_name("nested").critical_batch < exact * 1.25
+
+
+@pytest.mark.parametrize(("seeds", "sweeps"), [(3, 200), (1, 100)])
+def test_the_interval_covers_the_exact_b_star(seeds, sweeps):
+    """Sweeps of three noisy quadratics, with 5 % noise on K: about what seeds of the digits
+    study scatter. With three seeds by bootstrap, with one by profile likelihood."""
+    rng = np.random.default_rng(0)
+    covered = 0
+    cases = [quadratic(1000, 1.0, 0.1), quadratic(100, 2.0, 0.02), quadratic(100, 1.0, 0.1)]
+    exact = [model.critical_batch(threshold) for model, threshold in cases]
+    curves = [sweep(model, threshold, GRID[:12]) for model, threshold in cases]
+    for i in range(sweeps):
+        sizes, steps, missed = curves[i % 3]
+        places, counts = noisy(rng, steps, 0.05, seeds)
+        missed = [pair for pair in missed for _ in range(seeds)]
+        low, high = fit(sizes[places], counts, model="nested", unreached=missed).interval(0.9)
+        covered += low <= exact[i % 3] <= high
+    assert 0.85 * sweeps <= covered <= 0.95 * sweeps
+
+
+def test_the_interval_covers_where_the_form_is_exact():
+    rng = np.random.default_rng(3)
+    covered = {"iiduka": 0, "nested": 0}
+    for _ in range(100):
+        for model, B1 in (("iiduka", 0.0), ("nested", 40.0)):
+            exact = 3 + math.sqrt(9 + 3 * B1)
+            places, steps = noisy(rng, nested(TWELVE, 900.0, 3.0, B1), 0.05)
+            low, high = fit(TWELVE[places], steps, model=model).interval(0.9)
+            covered[model] += low <= exact <= high
+    assert all(82 <= count <= 98 for count in covered.values()), covered
+
+
+# --- published curves -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("series", LANGUAGE_MODELS, ids=lambda one: one["name"])
+def test_published_critical_batch_sizes_of_language_models(series):
+    published = series["published"]
+    found = fit(series["batch_sizes"], series["steps"], model="mccandlish")
+    assert pytest.approx(published["a"], rel=1e-4) == found.A
+    assert pytest.approx(published["c"], rel=1e-4) == found.A * found.B1
+    assert found.overhead_batch(256) == pytest.approx(published["critical_batch"], abs=0.05)
+
+
+def test_published_curves_by_the_nested_form_and_which_form_they_prefer():
+    for series, most in [(one, 0.06) for one in LANGUAGE_MODELS] + [(one, 0.2) for one in OTHERS]:
+        assert fit(series["batch_sizes"], series["steps"]).rms_log_error < most, series["name"]
+    without = [compare(one["batch_sizes"], one["steps"]) for one in LANGUAGE_MODELS]
+    assert sum(found[0].critical_batch is None for found in without) >= 4
+    for found in without:
+        if found[0].critical_batch is None:
+            assert found.critical_batch is None
+            assert "no interior minimum is supported by these data" in found.reason
+
+
+# --- other readings -------------------------------------------------------------------------------
+
+
+def test_end_of_perfect_scaling():
+    sizes, steps = [4, 8, 16, 32, 64], [1000, 490, 250, 150, 140]
+    assert end_of_perfect_scaling(sizes, steps) == 16  # K·b = 4000, 3920, 4000, 4800, 8960
+    assert end_of_perfect_scaling(sizes, steps, overhead=0.25) == 32
+    assert end_of_perfect_scaling(sizes, steps, unreached=[(16, 10**6)]) == 8
+    assert end_of_perfect_scaling([], [], unreached=[4]) is None
+
+
+@pytest.mark.parametrize("B0", [0.0, 2.5])
+def test_overhead_batch_costs_the_overhead(B0):
+    found = fit(TWELVE, nested(TWELVE, 30.0, B0, 400.0), model="nested")
+    b = found.overhead_batch(16, overhead=0.2)
+    assert b > 16 and found.sfo(b) == pytest.approx(1.2 * found.sfo(16))
+
+
+# --- data that say little -------------------------------------------------------------------------
+
+DEGENERATE = {
+    "one batch size": ([4], [100]),
+    "one batch size, three seeds": ([4, 4, 4], [100, 110, 105]),
+    "two": ([4, 8], [100, 60]),
+    "none": ([], []),
+    "equal K": ([4, 8, 16, 32, 64], [100] * 5),
+    "equal K, three seeds": ([4, 8, 16, 32] * 3, [100] * 12),
+    "not monotone": ([4, 8, 16, 32, 64], [100, 50, 70, 20, 30]),
+    "K rises": ([4, 8, 16, 32, 64], [10, 20, 40, 80, 160]),
+    "minimum at the smallest": ([4, 8, 16, 32, 64], [100, 90, 88, 87, 86]),
+    "minimum at the largest": ([4, 8, 16, 32, 64], [3200, 800, 250, 90, 30]),
+    "perfect scaling": ([4, 8, 16, 32, 64], [1600, 800, 400, 200, 100]),
+    "K of one": ([4, 8, 16, 32, 64], [1, 1, 1, 1, 1]),
+    "huge K": ([1, 2, 4, 8, 16], [1e12, 4e11, 2e11, 1e11, 9e10]),
+}
+
+
+@pytest.mark.parametrize("unreached", [None, [4], {2: 1000}, [(2, 1000), (1, 2000), (128, 5)]])
+@pytest.mark.parametrize("name", DEGENERATE)
+def test_degenerate_data_give_an_honest_answer(name, unreached):
+    sizes, steps = DEGENERATE[name]
+    found = compare(sizes, steps, unreached=unreached)
+    for one in found:
+        interval = one.interval()
+        if one.critical_batch is None:
+            assert one.reason
+        else:
+            assert 0 < one.critical_batch < math.inf
+            assert interval[0] <= one.critical_batch <= interval[1]
+        if len(set(sizes)) < 2:
+            assert math.isnan(one.steps(8.0)) and one.aicc == math.inf
+        if len(set(sizes)) < 3:
+            assert one.critical_batch is interval is None
+            assert f"{len(set(sizes))} batch size" in one.reason
+    assert (found.critical_batch is None) == bool(found.reason)
+
+
+def test_without_a_minimum_none_is_claimed():
+    for name in ("equal K", "perfect scaling", "K rises", "minimum at the smallest", "two", "none"):
+        found = compare(*DEGENERATE[name])
+        assert found.critical_batch is None, name
+        assert found.reason.startswith("no interior minimum is supported by these data: ")
+
+
+def test_a_thousand_bootstrap_samples(capsys):
+    """Not a test of time: it prints what it took, to be looked at (the aim is 5 s)."""
+    rng = np.random.default_rng(0)
+    places, steps = noisy(rng, nested(TWELVE, 100.0, 3.0, 500.0), 0.05)
+    started = time.process_time()
+    found = compare(TWELVE[places], steps, unreached={2: [10**6] * 3, 1: [10**6] * 3})
+    intervals = [one.interval() for one in found]
+    with capsys.disabled():
+        print(f" {time.process_time() - started:.2f} s of processor time ", end="")
+    assert intervals[0] is not None
