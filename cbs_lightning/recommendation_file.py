@@ -35,6 +35,8 @@ def write_recommendations(
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
+        if isinstance(value.get("interval"), tuple):  # 0 is as open an end as infinity
+            value = value | {"interval": [end or math.inf for end in value["interval"]]}
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]

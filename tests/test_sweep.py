@@ -36,7 +36,7 @@ def test_a_sweep_is_a_product_and_ends_with_a_table(cli, tmp_path):
     assert {line.split()[3] for line in outcome.out.splitlines() if "%" in line} == {
         "reached", "exhausted"
     }  # fmt: skip
-    assert "adam: fewest gradient evaluations at b = " in outcome.out
+    assert "adam: use b = " in outcome.out and "fewest gradient evaluations, K·b = " in outcome.out
     assert "sgd: no run reached 1.5" in outcome.out
 
 
@@ -103,6 +103,12 @@ def test_a_worker_that_is_killed_does_not_take_the_others_down(cli, tmp_path):
 
 def jobs(*arguments):
     """The (optimizer, batch size) cells that `python train.py -m <arguments>` would run."""
+    found = settings_of(*arguments)
+    return [(values["optimizer"], int(values["batch_size"])) for values in found]
+
+
+def settings_of(*arguments: str) -> list[dict[str, str]]:
+    """What each job of `python train.py -m <arguments>` would be given."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
@@ -114,11 +120,8 @@ def jobs(*arguments):
         config = hydra_compose("config", fixed, return_hydra_config=True)
         sweeper = GridSweeper(config.hydra.sweeper.grid)
         sweeper.config_loader = GlobalHydra.instance().config_loader()
-        found = []
-        for job in sweeper._jobs(list(arguments)):
-            values = dict(override.split("=", 1) for override in job)
-            found.append((values["optimizer"], int(values["batch_size"])))
-    return found
+        jobs_given = sweeper._jobs(list(arguments))
+    return [dict(override.split("=", 1) for override in job) for job in jobs_given]
 
 
 @pytest.mark.parametrize("study", ["cifar10_resnet20", "mnist_resnet18"])
@@ -151,6 +154,18 @@ def test_the_papers_settings():
 
 def test_the_demo_has_three_optimizers_and_nine_batch_sizes():
     assert len(jobs("experiment=digits")) == 27
+
+
+def test_the_betas_vary_one_hyperparameter_at_a_time(cli, tmp_path):
+    cells = settings_of("experiment=betas")
+    assert len(cells) == 81 and {cell["seed"] for cell in cells} == {"0", "1", "2"}
+    adam = [cell for cell in cells if cell["optimizer"] == "adam"]
+    betas = {cell["optimizer.betas"] for cell in adam if "optimizer.betas" in cell}
+    assert {"[0.99,0.999]", "[0.9,0.9999]", "[0.1,0.999]"} < betas
+    for cell in adam:
+        assert len({"optimizer.betas", "optimizer.lr"} & cell.keys()) == 1
+    momentum = [cell for cell in cells if cell["optimizer"] == "momentum_ema"]
+    assert {cell["optimizer.momentum"] for cell in momentum} >= {"0.1", "0.9", "0.99"}
 
 
 def test_the_command_line_chooses_from_an_experiments_grid():
@@ -195,7 +210,7 @@ def test_several_thresholds_for_one_run(cli, tmp_path):
     assert "4 jobs" in outcome.out
     stored = [json.loads(path.read_text()) for path in tmp_path.glob("*/*/result.json")]
     assert [(run["threshold"], run["status"]) for run in stored] == [(1.3, "reached")] * 2
-    assert outcome.out.count("at b = 256") == 2
+    assert outcome.out.count("only b = 256 was run") == 2
 
 
 def test_statuses_are_those_of_the_design():

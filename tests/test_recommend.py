@@ -1,0 +1,301 @@
+"""From measured curves to an answer: three batch sizes, intervals, and what is not known."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cbs_lightning.across_thresholds import across_thresholds
+from cbs_lightning.curves import Curve, Point
+from cbs_lightning.figures import draw_by_threshold
+from cbs_lightning.measurements import measurements
+from cbs_lightning.readings import measured_minimum
+from cbs_lightning.recommend import recommend, told
+from cbs_lightning.recommendation_file import write_recommendations
+from cbs_lightning.results import Result, Status
+from cbs_lightning.theory import constants
+from cbs_lightning.thresholds import joint_fit
+from cbs_lightning.trajectory import RuleName
+from tests.studies import make_run
+
+SIZES = (4, 8, 16, 32, 64, 128, 256, 512)
+DATA_SIZE = 100_000
+
+
+@pytest.fixture(scope="module")
+def pattern(tmp_path_factory) -> Result:
+    result = make_run(tmp_path_factory.mktemp("runs") / "study", "adam", 8, 2)
+    return replace(result, data_size=DATA_SIZE, window=1)
+
+
+def made_curve(pattern, cells, threshold=0.1, variant="adam", seconds=lambda b: b**0.3) -> Curve:
+    """Of {batch size: steps of each seed}; a negative number is of steps run in vain."""
+    points = []
+    for b, counts in cells.items():
+        runs = tuple(
+            replace(
+                pattern,
+                variant=variant,
+                batch_size=b,
+                effective_batch_size=b,
+                seed=seed,
+                threshold=threshold,
+                rule=RuleName.WINDOW,
+                status=Status.REACHED if steps > 0 else Status.EXHAUSTED,
+                steps=steps if steps > 0 else None,
+                sfo=steps * b if steps > 0 else None,
+                steps_run=abs(steps),
+                seconds_per_step=1e-3 * seconds(b),
+                seconds=1e-3 * seconds(b) * abs(steps),
+            )
+            for seed, steps in enumerate(counts)
+        )
+        points.append(Point(b, runs))
+    return Curve(variant, "adam", threshold, RuleName.WINDOW, tuple(points))
+
+
+def nested(b, A=100.0, B0=3.0, B1=60.0):
+    return A * (b + B1) / (b - B0)
+
+
+def seeds_of(rng, steps, noise=0.04, count=3):
+    return [round(steps * math.exp(noise * rng.standard_normal())) for _ in range(count)]
+
+
+@pytest.fixture
+def curve(pattern) -> Curve:
+    rng = np.random.default_rng(0)
+    return made_curve(pattern, {b: seeds_of(rng, nested(b)) for b in SIZES})
+
+
+def test_the_three_batch_sizes_and_what_they_cost(curve):
+    found = recommend(curve)
+    medians = {point.batch_size: point for point in curve.points}
+    sfo = {b: point.sfo for b, point in medians.items()}
+    least = min(sfo, key=sfo.__getitem__)
+    assert found.least_sfo.batch_size == least == 16
+    assert found.least_sfo.sfo == sfo[least] and found.least_sfo.steps == medians[least].steps
+    assert (found.least_sfo.sfo_ratio, found.least_sfo.speedup) == (1, 1)
+    fastest = min(medians, key=lambda b: medians[b].seconds)
+    assert found.fastest.batch_size == fastest == 128
+    assert found.fastest.speedup == medians[least].seconds / medians[fastest].seconds
+    assert found.fastest.sfo_ratio == sfo[fastest] / sfo[least]
+    largest = max(b for b in sfo if sfo[b] <= 1.2 * sfo[least])
+    assert found.largest_within_overhead.batch_size == largest
+    assert found.critical_batch == pytest.approx(3 + math.sqrt(9 + 180), rel=0.1)
+    low, high = found.fits[0].interval
+    assert low < 3 + math.sqrt(9 + 180) < high
+    assert found.interval[0] <= 16 <= found.interval[1]
+    assert found.unknowns == () and found.next_batch_size is None
+
+
+def test_the_sentence(curve):
+    found = recommend(curve)
+    first, second = told(found)
+    least = found.least_sfo
+    assert first.startswith(
+        f"adam: use b = 16: fewest gradient evaluations, K·b = {least.sfo:,.0f} in "
+        f"{least.steps:,.0f} steps, "
+    )
+    assert first.endswith("(3 seeds).") and "90% interval" in first
+    assert f"{found.fastest.speedup:.1f} times as fast in wall-clock at b = 128, for " in second
+    assert "Largest within 20% of the least: b = " in second
+    assert f"Fitted: b* = {found.critical_batch:.3g}, 90% interval" in second
+
+
+@pytest.mark.parametrize(
+    ("cells", "says", "following"),
+    [
+        ({b: [500] for b in SIZES}, "smallest batch size tried: b* may be smaller", 2),
+        ({b: [10**6 // b**2] for b in SIZES}, "largest batch size tried: b* may be larger", 1024),
+        ({4: [900], 64: [20], 1024: [18]}, "Run next: b = 256.", 256),
+        ({8: [100], 16: [40]}, "Only 2 batch sizes reached it: too few for a curve.", 32),
+        ({4: [-90], 8: [100], 16: [60], 32: [50]}, "b = 4 stopped at an SFO of 360, too soon", 4),
+        ({8: [100], 16: [50], 32: [40], 64: [-9999]}, "The same SFO: b = 8, 16.", 4),
+        ({4: [-9999], 8: [100], 16: [60]}, "Not reached at b = 4.", None),
+        ({8: [100], 16: [60], 32: [45]}, "One seed: seed=0,1,2 tells how far K scatters.", 4),
+    ],
+)
+def test_what_is_not_known_and_what_to_run_next(pattern, cells, says, following):
+    found = recommend(made_curve(pattern, cells))
+    assert says in " ".join(found.unknowns)
+    assert found.next_batch_size == following
+
+
+def test_edges_that_are_none(pattern):
+    """Smaller than 1, or larger than the data set, there is nothing to run."""
+    found = recommend(made_curve(pattern, {1: [100], 2: [90], 4: [80], 8: [79]}))
+    assert found.least_sfo.batch_size == 1 and found.next_batch_size is None
+    assert found.interval is None or found.interval[0] == 1
+    whole = made_curve(pattern, {DATA_SIZE // 4: [100], DATA_SIZE // 2: [30], DATA_SIZE: [10]})
+    found = recommend(whole)
+    assert found.least_sfo.batch_size == DATA_SIZE and found.next_batch_size is None
+
+
+def test_an_interval_is_open_where_nothing_was_run(pattern):
+    rng = np.random.default_rng(0)
+    rising = {b: seeds_of(rng, 500) for b in SIZES}
+    assert recommend(made_curve(pattern, rising)).interval == (0.0, 4.0)
+    falling = {b: seeds_of(rng, 10**7 / b**2) for b in SIZES}
+    assert recommend(made_curve(pattern, falling)).interval == (512.0, math.inf)
+    found = told(recommend(made_curve(pattern, rising)))
+    assert "90% interval up to 4 (3 seeds)." in found[0]
+
+
+def test_nothing_reached_and_one_batch_size(pattern):
+    (line,) = told(recommend(made_curve(pattern, {4: [-100], 8: [-50]})))
+    assert line == "adam: no run reached 0.1 (b = 4, 8)."
+    (line,) = told(recommend(made_curve(pattern, {4: [100, -100]})))
+    assert line == "adam: at no batch size did all seeds reach 0.1 (b = 4)."
+    (line,) = told(recommend(made_curve(pattern, {8: [100]})))
+    assert line.startswith("adam: only b = 8 was run, K·b = 800 in 100 steps")
+
+
+def test_a_first_reading_is_told(pattern):
+    curve = made_curve(pattern, {4: [250, 251], 8: [120, 119], 16: [100, 99], 32: [90, 91]})
+    points = tuple(
+        Point(p.batch_size, tuple(replace(run, window=960) for run in p.runs)) for p in curve.points
+    )
+    found = recommend(replace(curve, points=points))
+    assert "b = 8 met the threshold with the rule's first reading" in " ".join(found.unknowns)
+
+
+def test_the_measured_minimum_and_its_interval():
+    clear = measurements([4, 8, 16] * 3, [1000, 300, 290, 1010, 310, 280, 990, 305, 285])
+    found = measured_minimum(clear)
+    assert (found.batch_size, found.interval) == (8, (8, 8))
+    assert found.sfo == pytest.approx(305 * 8)
+    close = measurements([4, 8, 16] * 3, [500, 251, 128, 520, 245, 120, 480, 262, 127])
+    assert measured_minimum(close).interval[0] < measured_minimum(close).interval[1]
+    single = measurements([4, 8, 16], [500, 251, 126])
+    assert measured_minimum(single).interval is None
+    assert measured_minimum(single, noise=0.05).interval == (4, 16)
+    assert measured_minimum(single, noise=1e-9).interval == (4, 4)
+    assert measured_minimum(measurements([], [], [4])) is None
+    some = measurements([4, 8, 8], [100, 90, 80], [(4, 1000)])  # one seed at b = 4 in vain
+    assert measured_minimum(some).batch_size == 8
+
+
+def test_the_measured_minimum_covers():
+    """In 200 noisy sweeps the interval holds the batch size with the least true K·b."""
+    rng = np.random.default_rng(0)
+    sizes = np.repeat([4.0, 8.0, 16.0, 32.0, 64.0], 3)
+    covered = 0
+    for _ in range(200):
+        steps = np.round(nested(sizes, 300, 3.0, 20.0) * np.exp(0.05 * rng.standard_normal(15)))
+        low, high = measured_minimum(measurements(sizes, steps)).interval
+        covered += low <= 8 <= high
+    assert covered >= 0.9 * 200
+
+
+# --- several thresholds ---------------------------------------------------------------------------
+
+THRESHOLDS = (1.0, 0.5, 0.2, 0.1)
+
+
+def by_theorem(c1, c2, c3, noise=0.03, power=1.0):
+    """Measurements of the theorem's K at every threshold, with ε the threshold to a power."""
+    rng = np.random.default_rng(0)
+    sizes = np.repeat(2.0 ** np.arange(2, 12), 3)
+    found = {}
+    for threshold in THRESHOLDS:
+        room = (threshold**power - c3) * sizes - c2
+        reached = room > 0
+        steps = c1 * sizes[reached] / room[reached]
+        scatter = np.exp(noise * rng.standard_normal(len(steps)))
+        missed = [(b, 10**6) for b in sizes[~reached]]
+        found[threshold] = measurements(sizes[reached], np.round(steps * scatter), missed)
+    return found
+
+
+def test_the_theorems_constants_from_several_thresholds():
+    found = joint_fit(by_theorem(500.0, 0.4, -0.1))
+    assert (found.c1, found.c2, found.c3) == pytest.approx((500, 0.4, -0.1), rel=0.05)
+    assert not found.contradicted
+    assert found.critical_batch(0.3) == pytest.approx(2 * 0.4 / 0.4, rel=0.05)
+    assert "agree with the theorem's" in found.describe()
+    # the same as the theory module's
+    c = constants("sgd", lr=0.01, sigma2=80.0, G=0.01, dist=math.sqrt(10.0))
+    found = joint_fit(by_theorem(c.c1, c.c2, c.c3, noise=0.0))
+    assert found.critical_batch(0.2) == pytest.approx(c.critical_batch(0.2), rel=0.02)
+    assert found.critical_batch(found.c3) is None
+
+
+def test_data_that_contradict_the_theorem_are_said_to():
+    found = joint_fit(by_theorem(500.0, 0.4, -0.1, power=0.25))
+    assert found.contradicted and not found.form_contradicted
+    assert "contradict the theorem's 1/A linear in ε" in found.describe()
+    rng = np.random.default_rng(0)
+    sizes = np.repeat(2.0 ** np.arange(2, 12), 3)
+    other = {
+        threshold: measurements(
+            sizes, nested(sizes, 100 / threshold, 0.5, 900.0) * np.exp(0.03 * rng.normal(size=30))
+        )
+        for threshold in THRESHOLDS
+    }
+    found = joint_fit(other)
+    assert found.form_contradicted and found.contradicted
+    assert "contradict the paper's form already" in found.describe()
+
+
+def test_too_few_thresholds():
+    found = joint_fit({0.1: measurements([4, 8, 16, 32, 64], [50, 40, 30, 25, 24])})
+    assert found.critical_batch(0.1) is None and not found.contradicted
+    assert "cannot be told: fewer than two thresholds" in found.describe()
+
+
+def thresholds_study(pattern, c1=500.0, c2=3.0, c3=-0.1) -> list[Curve]:
+    rng = np.random.default_rng(0)
+    curves = []
+    for threshold in THRESHOLDS:
+        cells = {}
+        for b in SIZES:
+            room = (threshold - c3) * b - c2
+            cells[b] = seeds_of(rng, c1 * b / room, 0.03) if room > 0 else [-(10**6)] * 3
+        curves.append(made_curve(pattern, cells, threshold))
+    return curves
+
+
+def test_b_star_across_thresholds(pattern):
+    (found,) = across_thresholds(thresholds_study(pattern))
+    assert [one.threshold for one in found.at] == list(THRESHOLDS)
+    for one in found.at:
+        assert one.critical_batch is None or one.critical_batch == pytest.approx(
+            6.0 / (one.threshold + 0.1), rel=0.1
+        )
+    assert sum(one.critical_batch is not None for one in found.at) >= 3
+    assert not found.joint.contradicted
+    figure = draw_by_threshold("made up", [found])
+    axes = figure.axes[0]
+    lines = {tuple(line.get_ydata()) for line in axes.get_lines()}
+    assert tuple(one.least_sfo.batch_size for one in found.at) in lines
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert "theorem, all thresholds together" in labels
+    assert draw_by_threshold("made up", []) is None
+
+
+def test_thresholds_met_at_the_first_reading_are_left_out(pattern):
+    curves = thresholds_study(pattern)
+    early = curves[0].points[-1]
+    window = 512 * early.runs[0].steps
+    runs = tuple(replace(run, window=window) for run in early.runs)
+    points = (*curves[0].points[:-1], Point(early.batch_size, runs))
+    (found,) = across_thresholds([replace(curves[0], points=points), *curves[1:]])
+    assert [one.threshold for one in found.at] == list(THRESHOLDS[1:])
+
+
+def test_the_answer_for_scripts(pattern, curve, tmp_path):
+    rising = made_curve(pattern, {b: [500] for b in SIZES}, variant="sgd")
+    across = across_thresholds(thresholds_study(pattern))
+    path = write_recommendations(tmp_path, [recommend(curve), recommend(rising)], across)
+    values = json.loads(path.read_text())  # strict JSON: no NaN, no Infinity
+    assert values["schema_version"] == 1 and values["study"] == tmp_path.name
+    adam, sgd = values["variants"]
+    assert adam["least_sfo"]["batch_size"] == 16
+    assert adam["across_thresholds"]["thresholds"] == list(THRESHOLDS)
+    assert sgd["across_thresholds"] is None
+    assert sgd["interval"][0] is None and sgd["next_batch_size"] == 2
+    assert adam["fits"][0]["model"] == "nested"
+    assert "NaN" not in path.read_text() and "Infinity" not in path.read_text()
