@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from cbs_lightning.curves import Curve, Point
-from cbs_lightning.fit import Comparison, Fit, compare_measurements
+from cbs_lightning.fit import MISFIT, Comparison, Fit, compare_measurements
 from cbs_lightning.forms import FREE
 from cbs_lightning.readings import measured_minimum
 from cbs_lightning.results import Result
@@ -38,7 +38,7 @@ class FittedForm:
     rms_log_error: float
     lack_of_fit: float | None
     balance_point: float | None  # McCandlish et al.'s E/S
-    overhead_batch: float | None  # where K·b is 20 % above that of the smallest batch size
+    overhead_batch: float | None  # where K·b is 20 % above its value at the measured b*
     reason: str
 
 
@@ -111,6 +111,8 @@ class Recommendation:
         if best.interval is not None:
             text += f", {LEVEL:.0%} interval {_span(best.interval)}"
         text += f" ({best.model}, RMS of log K {best.rms_log_error:.2f}"
+        if best.lack_of_fit is not None and best.lack_of_fit < MISFIT:
+            text += ", more than seeds explain"
         nested = next(form for form in self.fits if form.model == "nested")
         if nested is not best and nested.critical_batch and nested.interval:
             text += f"; nested {nested.critical_batch:.3g}, {_span(nested.interval)}"
@@ -142,7 +144,7 @@ def recommend(curve: Curve) -> Recommendation:
         interval=_open_at_edges(curve, minimum.interval) if minimum else None,
         fastest=_choice(fastest, least) if fastest and fastest.seconds else None,
         largest_within_overhead=_choice(within[-1] if within else None, least),
-        fits=tuple(_form(fitted) for fitted in comparison),
+        fits=tuple(_form(fitted, least) for fitted in comparison),
         critical_batch=comparison.critical_batch,
         no_interior_minimum=comparison.reason,
         unknowns=tuple(unknowns),
@@ -189,8 +191,8 @@ def _choice(point: Point | None, least: Point | None) -> Choice | None:
     )
 
 
-def _form(fitted: Fit) -> FittedForm:
-    fitted_at_all = math.isfinite(fitted.rms_log_error)
+def _form(fitted: Fit, least: Point | None) -> FittedForm:
+    reference = least.runs[0].effective_batch_size if least else 0
     return FittedForm(
         model=fitted.model,
         critical_batch=fitted.critical_batch,
@@ -199,9 +201,7 @@ def _form(fitted: Fit) -> FittedForm:
         rms_log_error=fitted.rms_log_error,
         lack_of_fit=fitted.lack_of_fit,
         balance_point=fitted.balance_point,
-        overhead_batch=fitted.overhead_batch(float(fitted.data.reached.min()), OVERHEAD)
-        if fitted_at_all
-        else None,
+        overhead_batch=fitted.overhead_batch(reference, OVERHEAD),
         reason=fitted.reason,
     )
 

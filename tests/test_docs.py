@@ -1,11 +1,15 @@
 """What the documentation says exists."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
+from cbs_lightning.fit import fit
+
 ROOT = Path(__file__).parents[1]
+ANSWER = (ROOT / "docs" / "answer.md").read_text()
 PROMISES = (ROOT / "docs" / "promises.md").read_text()
 NAME = r"`\w+`(?: \([^)]*\))?"
 CITED = re.findall(rf"`(test_\w+\.py)`(: {NAME}(?:, {NAME})*)?", PROMISES)
@@ -32,3 +36,28 @@ def test_every_file_that_the_readme_links_to_exists():
     assert links
     for link in links:
         assert link.startswith("https://") or (ROOT / link).exists(), link
+
+
+@pytest.mark.parametrize(
+    "text", [ANSWER, (ROOT / "README.md").read_text()], ids=["answer", "readme"]
+)
+def test_the_examples_of_fits_and_theory_run(text):
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    blocks = [block for block in blocks if "cbs_lightning.fit" in block or "theory" in block]
+    assert blocks
+    for block in blocks:
+        exec(block, {})
+
+
+def test_the_table_of_published_curves():
+    """Its ranges of RMS errors are those of fits made now."""
+    series = json.loads((ROOT / "tests" / "published_curves.json").read_text())["series"]
+    for title, group in (
+        ("five published language models", series[:5]),
+        ("three published image classifiers", series[5:]),
+    ):
+        (row,) = [line for line in ANSWER.splitlines() if line.startswith(f"| {title}")]
+        cells = [cell.strip() for cell in row.strip("|").split("|")[1:]]
+        for model, cell in zip(("iiduka", "mccandlish", "nested"), cells, strict=True):
+            errors = [fit(s["batch_sizes"], s["steps"], model).rms_log_error for s in group]
+            assert cell == f"{min(errors):.2f} to {max(errors):.2f}"
