@@ -26,7 +26,7 @@ demo: $(READY) ## the main job in minutes: three optimizers, nine batch sizes, f
 	  'output_dir="$(OUTPUT_DIR)"'; code=$$?; \
 	$(BIN)/python -m cbs_lightning.figures "$(OUTPUT_DIR)" --study digits && exit $$code
 
-figures: $(READY) ## figures, tables and summary.csv of what is under OUTPUT_DIR (default outputs)
+figures: $(READY) ## the answer, figures and tables of what is under OUTPUT_DIR (default outputs)
 	@$(BIN)/python -m cbs_lightning.figures "$(OUTPUT_DIR)"
 
 tensorboard: $(READY) ## browse the runs under OUTPUT_DIR at http://localhost:6006

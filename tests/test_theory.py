@@ -172,34 +172,19 @@ def test_what_an_optimizer_does_not_have_is_refused():
 
 
 def test_lower_bounds_of_section_3():
-    given = {"lr": 1e-3, "sigma2": 0.5, "eps": 0.01}
-    sgd = lower_bound("sgd", **given)
-    momentum = lower_bound("momentum", beta1=0.9, **given)
-    adam = lower_bound("adam", beta1=0.9, v_star=1e-4, **given)
-    assert sgd == pytest.approx(0.05) and momentum == pytest.approx(0.05 / 0.9)
-    assert adam == pytest.approx(0.05 / (1e-2 * 0.9 * 0.1))
-    assert sgd < momentum < adam
-    for optimizer, bound in (("sgd", sgd), ("momentum", momentum), ("adam", adam)):
-        # they are 2·C2/eps, and so below b* for every eps > C3
-        settings = SETTINGS[optimizer] | {"lr": 1e-3, "sigma2": 0.5}
-        settings |= {"beta1": 0.9} if optimizer != "sgd" else {}
-        settings |= {"v_star": 1e-4} if optimizer == "adam" else {}
-        c = constants(optimizer, **settings)
-        assert bound == pytest.approx(2 * c.c2 / 0.01)
+    given = {"lr": 1e-3, "sigma2": 0.5}
+    own = {"sgd": {}, "momentum": {"beta1": 0.9}, "adam": {"beta1": 0.9, "v_star": 1e-4}}
+    bounds = {name: lower_bound(name, eps=0.01, **given, **own[name]) for name in own}
+    assert bounds["sgd"] == pytest.approx(0.05)
+    assert bounds["momentum"] == pytest.approx(0.05 / 0.9)
+    assert bounds["adam"] == pytest.approx(0.05 / (1e-2 * 0.9 * 0.1))
+    assert bounds["sgd"] < bounds["momentum"] < bounds["adam"]
+    for name, settings in own.items():
+        c = some(name, **given, **settings)
         eps = c.c3 + 0.01
-        own = {name: settings[name] for name in ("beta1", "v_star") if name in settings}
-        at_eps = lower_bound(
-            optimizer,
-            lr=1e-3,
-            sigma2=0.5,
-            eps=eps,
-            **{
-                name: value for name, value in own.items() if name == "beta1" or optimizer == "adam"
-            },
-        )
-        assert at_eps < c.critical_batch(eps)
+        assert lower_bound(name, eps=eps, **given, **settings) < c.critical_batch(eps)
     with pytest.raises(ValueError, match="adam needs v_star"):
-        lower_bound("adam", beta1=0.9, **given)
+        lower_bound("adam", beta1=0.9, eps=0.01, **given)
 
 
 def test_estimates_of_section_4():
