@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from cbs_lightning.curves import Curve
+from cbs_lightning.curves import Curve, curves
 from cbs_lightning.recommend import Recommendation, recommend
+from cbs_lightning.results import Result
 from cbs_lightning.thresholds import FEWEST_SIZES, JointFit, joint_fit
 
 
@@ -14,8 +15,8 @@ from cbs_lightning.thresholds import FEWEST_SIZES, JointFit, joint_fit
 class AcrossThresholds:
     """One variant at every threshold that tells something, the loosest first.
 
-    Thresholds that some run met with the rule's first reading are left out: its K only says when
-    the first reading was.
+    A threshold is left out if some run met it with the rule's first reading, since its K only says
+    when that was, or if some run's losses end before they could tell.
     """
 
     variant: str
@@ -35,16 +36,22 @@ class AcrossThresholds:
         }
 
 
-def across_thresholds(curves: Iterable[Curve]) -> list[AcrossThresholds]:
-    """Of curves by one rule, at several thresholds each."""
+def across_thresholds(answers: Iterable[Result]) -> list[AcrossThresholds]:
+    """Of the answers of all runs to several thresholds, by one rule."""
+    answers = list(answers)
+    untold = {(run.variant, run.threshold) for run in answers if run.status is None}
+    telling = [
+        curve
+        for curve in curves(answers)
+        if _tells(curve) and (curve.variant, curve.threshold) not in untold
+    ]
+    telling.sort(key=lambda curve: (curve.variant, -curve.threshold))
     found = []
-    ordered = sorted(curves, key=lambda curve: (curve.variant, -curve.threshold))
-    for variant, group in groupby(ordered, lambda curve: curve.variant):
-        telling = [curve for curve in group if _tells(curve)]
-        if telling:
-            joint = joint_fit({curve.threshold: curve.measurements() for curve in telling})
-            at = tuple(recommend(curve) for curve in telling)
-            found.append(AcrossThresholds(variant, telling[0].optimizer, at, joint))
+    for variant, group in groupby(telling, lambda curve: curve.variant):
+        own = list(group)
+        joint = joint_fit({curve.threshold: curve.measurements() for curve in own})
+        at = tuple(recommend(curve) for curve in own)
+        found.append(AcrossThresholds(variant, own[0].optimizer, at, joint))
     return found
 
 

@@ -54,9 +54,17 @@ class Point:
         return median(run.seconds for run in self.reached) if self.reached else None
 
     @property
+    def effective_batch_size(self) -> int:
+        return self.runs[0].effective_batch_size
+
+    @property
+    def epochs(self) -> float | None:
+        return self.steps / self.runs[0].steps_per_epoch if self.steps is not None else None
+
+    @property
     def at_first_reading(self) -> bool:
         """Whether a run met the threshold as soon as the rule gives a reading at all."""
-        return any(run.steps == _first_reading(run) for run in self.reached)
+        return any(run.steps == run.first_reading for run in self.reached)
 
 
 @dataclass(frozen=True)
@@ -70,10 +78,19 @@ class Curve:
     points: tuple[Point, ...]
 
     @property
+    def distinct_points(self) -> tuple[Point, ...]:
+        """Without batch sizes that are, like a smaller one, the whole data set."""
+        points = {point.effective_batch_size: point for point in reversed(self.points)}
+        return tuple(sorted(points.values(), key=lambda point: point.batch_size))
+
+    @property
     def best(self) -> Point | None:
-        """The measured critical batch size: the least median SFO where all seeds reached."""
-        complete = [point for point in self.points if point.all_reached]
-        return min(complete, key=lambda point: point.sfo or 0, default=None)
+        """The measured critical batch size: the least median SFO where all seeds reached.
+
+        Of equal ones the largest, which takes the fewest steps.
+        """
+        complete = [point for point in self.distinct_points if point.all_reached]
+        return min(complete, key=lambda p: (p.sfo or 0, -p.batch_size), default=None)
 
     @property
     def unreached(self) -> tuple[Point, ...]:
@@ -96,12 +113,6 @@ class Curve:
                 for run in point.missed
             ],
         )
-
-
-def _first_reading(run: Result) -> int:
-    if run.rule is RuleName.EPOCH:
-        return run.steps_per_epoch
-    return -(-run.window // run.effective_batch_size)
 
 
 def curves(results: Iterable[Result]) -> list[Curve]:

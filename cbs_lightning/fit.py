@@ -23,6 +23,7 @@ from scipy import stats
 from cbs_lightning.forms import FREE, STARTS, Shape
 from cbs_lightning.likelihood import LEAST_SIGMA, Floats, aicc
 from cbs_lightning.measurements import Measurements, Unreached, measurements
+from cbs_lightning.readings import Minimum, measured_minimum
 from cbs_lightning.wording import count_of
 
 BOOTSTRAPS = 1000
@@ -31,10 +32,11 @@ FINER = 10  # places between two of them
 # Of log b*, RMS: by how much a form misses it on noisy quadratics, whose b* and K are exact.
 FORM_ERROR = {"iiduka": 0.11, "nested": 0.04}
 MISFIT = 0.05  # a lack of fit with less probability than that is taken for one
+FEWEST_SIZES = 4  # that reached the threshold, for a minimum to be spoken of
 ALIKE = 2.0  # models whose AICc differ by less are taken to fit alike
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Fit:
     """One model's curve through the measurements.
 
@@ -90,7 +92,9 @@ class Fit:
         With `mccandlish` that is (1 + overhead)·reference + overhead·E/S, the rule of the
         published critical batch sizes of language models.
         """
-        if math.isnan(self.A) or reference <= self.B0:
+        if overhead < 0:
+            raise ValueError(f"overhead must not be negative, but is {overhead}")
+        if math.isnan(self.A) or reference <= max(self.B0, 0.0):
             return None
         # K·b = limit where b² + (B1 - limit/A)·b + B0·limit/A = 0
         allowed = (1 + overhead) * self.sfo(reference) / self.A
@@ -109,11 +113,11 @@ class Fit:
             raise ValueError(f"level must be in (0, 1), not {level}")
         if self.model == "mccandlish" or self.data.distinct <= len(FREE[self.model]):
             return None
-        if not self.data.replicated:
-            low, high = _profile_interval(self, level)
-        elif self.lack_of_fit is not None and self.lack_of_fit < MISFIT:
+        if self.lack_of_fit is not None and self.lack_of_fit < MISFIT:
             collapsed = fit_measurements(self.data.collapsed(), self.model)
             low, high = _profile_interval(collapsed, level)
+        elif not self.data.replicated:
+            low, high = _profile_interval(self, level)
         else:
             tail = (1 - level) / 2
             low, high = np.quantile(self._bootstrapped, [tail, 1 - tail], method="nearest")
@@ -181,7 +185,7 @@ def fit_measurements(data: Measurements, model: str) -> Fit:
         B0=-math.expm1(-v) * shape.unit,
         B1=(math.expm1(q) + math.expm1(-v)) * shape.unit if model != "iiduka" else 0.0,
         sigma=float(found.sigma[best]),
-        aicc=aicc(likelihood, parameters + 1, len(data.batch_sizes))
+        aicc=aicc(likelihood, parameters + 1, len(data.reached))
         if data.distinct > parameters
         else math.inf,
         rms_log_error=float(np.sqrt(np.mean(residuals**2))),
@@ -259,9 +263,9 @@ def _lack_of_fit(data: Measurements, residuals: Floats, parameters: int) -> floa
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Comparison(Sequence[Fit]):
-    """All models' fits, the best by AICc first."""
+    """All models' fits, the best first, and the measured minimum beside them."""
 
     fits: tuple[Fit, ...]
 
@@ -282,6 +286,16 @@ class Comparison(Sequence[Fit]):
     def best(self) -> Fit:
         return self.fits[0]
 
+    @cached_property
+    def measured(self) -> Minimum | None:
+        """The batch size with the least measured K·b; with one seed a b, its interval takes the
+        scatter about the best curve for the noise."""
+        best = self.best
+        spare = len(best.data.reached) - len(FREE[best.model])
+        known = spare > 0 and math.isfinite(best.aicc)
+        noise = best.rms_log_error * math.sqrt(len(best.data.reached) / spare) if known else None
+        return measured_minimum(best.data, noise)
+
     @property
     def critical_batch(self) -> float | None:
         """The best model's b*, where the data support an interior minimum."""
@@ -291,10 +305,16 @@ class Comparison(Sequence[Fit]):
     def reason(self) -> str:
         """Why these data support no interior minimum of K·b; "" where they do."""
         best = self.best
-        if best.critical_batch is None or best.reason:
-            why = best.reason
-            if len({fitted.reason for fitted in self.fits}) > 1 and math.isfinite(best.aicc):
-                why = f"{best.model} fits best, and {why}"
+        edge = best.data.at_edge
+        if not math.isfinite(best.aicc):
+            runs = count_of(len(best.data.reached), "run")
+            why = f"{runs} that reached the threshold are too few to choose a form"
+        elif best.data.distinct < FEWEST_SIZES:
+            why = f"{best.data.distinct} batch sizes that reached the threshold are too few"
+        elif edge:
+            why = f"K·b is least at the {edge} batch size run"
+        elif best.critical_batch is None or best.reason:
+            why = f"{best.model} fits best, and {best.reason}"
         elif (interval := best.interval()) is not None and interval[0] == 0:
             why = f"{best.model} fits best, but its b* = {best.critical_batch:.3g} may as well be 0"
         else:
@@ -309,6 +329,10 @@ def compare(batch_sizes: ArrayLike, steps: ArrayLike, unreached: Unreached = Non
 
 
 def compare_measurements(data: Measurements) -> Comparison:
-    fits = sorted((fit_measurements(data, model) for model in FREE), key=lambda f: f.aicc)
+    fits = sorted(
+        (fit_measurements(data, model) for model in FREE),
+        key=lambda f: (f.aicc, f.rms_log_error if f.rms_log_error >= 0 else math.inf),
+    )
     simple = [f for f in fits if f.model != "nested" and f.aicc <= fits[0].aicc + ALIKE]
-    return Comparison(tuple(sorted(fits, key=lambda f: (f not in simple[:1], f.aicc))))
+    first = simple[:1] if math.isfinite(fits[0].aicc) else []
+    return Comparison((*first, *(f for f in fits if f not in first)))

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from cbs_lightning.likelihood import Floats
 from cbs_lightning.measurements import Measurements, Unreached, measurements
@@ -29,29 +29,28 @@ def measured_minimum(
     Its interval is a bootstrap over seeds; where there is one seed, over log K redrawn with the
     given standard deviation, such as the scatter about a fitted curve.
     """
-    missed = data.batch_sizes[data.observations.censored]
-    sizes = np.setdiff1d(data.reached, missed)
+    sizes = _complete(data)
     if not len(sizes):
         return None
-    runs = [data.reached == size for size in sizes]
 
-    def log_sfo(log_steps: Floats) -> Floats:
-        medians = [np.median(log_steps[:, of_size], axis=1) for of_size in runs]
-        return np.column_stack(medians) + np.log(sizes)
+    def argmin(log_steps: Floats) -> NDArray[np.intp]:
+        """Of equal ones the largest batch size, which takes the fewest steps."""
+        backwards = data.median_sfo(log_steps, sizes)[:, ::-1]
+        return np.asarray(len(sizes) - 1 - np.argmin(backwards, axis=1))
 
-    measured = log_sfo(data.log_steps[None])[0]
-    best = int(np.argmin(measured))
+    best = int(argmin(data.log_steps[None])[0])
+    size = float(sizes[best])
+    sfo = float(data.median_sfo(data.log_steps[None], sizes)[0, best])
     rng = np.random.default_rng(0)
     if data.replicated:
         drawn = data.resampled(rng, RESAMPLES).log_steps[:, ~data.observations.censored]
     elif noise is not None and math.isfinite(noise):
         drawn = rng.normal(data.log_steps, noise, (RESAMPLES, len(data.log_steps)))
     else:
-        return Minimum(float(sizes[best]), math.exp(measured[best]), None)
-    places = sizes[np.argmin(log_sfo(drawn), axis=1)]
-    low, high = np.quantile(places, [(1 - level) / 2, (1 + level) / 2], method="nearest")
-    interval = min(float(low), float(sizes[best])), max(float(high), float(sizes[best]))
-    return Minimum(float(sizes[best]), math.exp(measured[best]), interval)
+        return Minimum(size, sfo, None)
+    tails = [(1 - level) / 2, (1 + level) / 2]
+    low, high = np.quantile(sizes[argmin(drawn)], tails, method="nearest")
+    return Minimum(size, sfo, (min(float(low), size), max(float(high), size)))
 
 
 def end_of_perfect_scaling(
@@ -61,11 +60,17 @@ def end_of_perfect_scaling(
     overhead: float = 0.2,
 ) -> float | None:
     """The largest batch size whose median K·b is within the overhead of the least."""
-    data = measurements(batch_sizes, steps, unreached)
-    missed = data.batch_sizes[data.observations.censored]
-    sfo = {
-        float(size): float(np.median(np.exp(data.log_steps[data.reached == size])) * size)
-        for size in np.setdiff1d(data.reached, missed)
-    }
-    least = min(sfo.values(), default=0.0)
-    return max((size for size, cost in sfo.items() if cost <= (1 + overhead) * least), default=None)
+    return largest_within(measurements(batch_sizes, steps, unreached), overhead)
+
+
+def largest_within(data: Measurements, overhead: float) -> float | None:
+    sizes = _complete(data)
+    if not len(sizes):
+        return None
+    costs = data.median_sfo(data.log_steps[None], sizes)[0]
+    return float(sizes[costs <= (1 + overhead) * costs.min()].max())
+
+
+def _complete(data: Measurements) -> Floats:
+    """The batch sizes whose runs all reached the threshold."""
+    return np.setdiff1d(data.reached, data.batch_sizes[data.observations.censored])

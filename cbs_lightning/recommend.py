@@ -4,15 +4,14 @@ import math
 from dataclasses import dataclass
 
 from cbs_lightning.curves import Curve, Point
-from cbs_lightning.fit import MISFIT, Comparison, Fit, compare_measurements
-from cbs_lightning.forms import FREE
-from cbs_lightning.readings import measured_minimum
-from cbs_lightning.results import Result
+from cbs_lightning.fit import MISFIT, Fit, compare_measurements
+from cbs_lightning.readings import largest_within
+from cbs_lightning.unknowns import next_batch_size, unknowns
 from cbs_lightning.wording import count_of, duration
 
 OVERHEAD = 0.2  # of the least SFO that a larger batch may cost
 LEVEL = 0.9  # of the intervals
-FEW = 4  # batch sizes; with fewer there is no curve to speak of
+FASTER = 1.05  # times as fast: less is not worth telling
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,8 @@ class Recommendation:
     seeds: tuple[int, ...]
     batch_sizes: tuple[int, ...]  # that were run
     least_sfo: Choice | None  # the measured b*
-    interval: tuple[float, float] | None  # of the measured b*, in batch sizes run; open at edges
+    interval: tuple[float, float] | None  # of the measured b*; open where nothing was run
+    interval_basis: str  # what the interval comes from
     fastest: Choice | None
     largest_within_overhead: Choice | None  # the end of perfect scaling
     fits: tuple[FittedForm, ...]  # the best first
@@ -62,50 +62,50 @@ class Recommendation:
     unknowns: tuple[str, ...]
     next_batch_size: int | None  # to run next
 
-    def sentences(self) -> list[str]:
-        """The answer first, then how sure it is, then what is not known."""
+    def told(self) -> list[str]:
+        """For people: the answer, what else could be chosen, the fit, and what is not known."""
         if self.least_sfo is None:
-            return [f"{self.variant}: {self.unknowns[0]}", *self.unknowns[1:]]
+            return [f"{self.variant}: {self.unknowns[0]}", *_joined(self.unknowns[1:])]
         if len(self.batch_sizes) == 1:
-            return [
-                f"{self.variant}: only b = {self.batch_sizes[0]} was run, {_cost(self.least_sfo)}."
-            ]
+            only = f"only b = {self.batch_sizes[0]} was run, {_cost(self.least_sfo)}."
+            return [f"{self.variant}: {only}"]
         return [
             f"{self.variant}: {self._answer(self.least_sfo)}",
-            *self._alternatives(self.least_sfo),
-            *self._fitted(),
-            *self.unknowns,
+            *_joined(self._alternatives(self.least_sfo)),
+            *_joined([self._fitted()]),
+            *_joined(self.unknowns),
         ]
 
     def _answer(self, least: Choice) -> str:
         text = f"use b = {least.batch_size}: fewest gradient evaluations, {_cost(least)}"
-        basis = f"{len(self.seeds)} seeds" if len(self.seeds) > 1 else f"seed {self.seeds[0]} only"
+        seeds = f"{len(self.seeds)} seeds" if len(self.seeds) > 1 else f"seed {self.seeds[0]} only"
         if self.interval is None:
-            return f"{text} ({basis}, so no interval)."
+            return f"{text} ({seeds}; no interval)."
+        basis = f"{seeds}, {self.interval_basis}"
+        if self.interval == (0.0, math.inf):
+            return f"{text}; these runs do not bound b* ({basis})."
         return f"{text}; {LEVEL:.0%} interval {_span(self.interval)} ({basis})."
 
     def _alternatives(self, least: Choice) -> list[str]:
         lines = []
-        if self.fastest is not None and self.fastest.batch_size != least.batch_size:
+        fastest, largest = self.fastest, self.largest_within_overhead
+        if fastest is not None and (fastest.speedup or 0) > FASTER:
             lines.append(
-                f"{self.fastest.speedup:.1f} times as fast in wall-clock at "
-                f"b = {self.fastest.batch_size}, for {_more(self.fastest)} gradients."
+                f"{fastest.speedup:.1f} times as fast in wall-clock at b = {fastest.batch_size}, "
+                f"for {_more(fastest)} gradients ({_cost(fastest)})."
             )
-        elif self.fastest is not None:
-            lines.append("It was also the fastest in wall-clock.")
-        largest = self.largest_within_overhead
+        elif fastest is not None:
+            lines.append("No other was faster in wall-clock by 5%.")
         if largest is not None and largest.batch_size != least.batch_size:
             lines.append(
                 f"Largest within {OVERHEAD:.0%} of the least: b = {largest.batch_size}, "
-                f"for {_more(largest)} gradients."
+                f"for {_more(largest)} gradients ({_cost(largest)})."
             )
         return lines
 
-    def _fitted(self) -> list[str]:
-        if not any(math.isfinite(form.aicc) for form in self.fits):
-            return []
+    def _fitted(self) -> str:
         if self.no_interior_minimum:
-            return [f"Fitted: {self.no_interior_minimum}."]
+            return f"Fitted: {self.no_interior_minimum}."
         best = self.fits[0]
         text = f"Fitted: b* = {self.critical_batch:.3g}"
         if best.interval is not None:
@@ -116,23 +116,18 @@ class Recommendation:
         nested = next(form for form in self.fits if form.model == "nested")
         if nested is not best and nested.critical_batch and nested.interval:
             text += f"; nested {nested.critical_batch:.3g}, {_span(nested.interval)}"
-        return [f"{text})."]
-
-
-def told(found: Recommendation) -> list[str]:
-    """For people: the answer in a line, all else in a second."""
-    first, *others = found.sentences()
-    return [first, f"  {' '.join(others)}"] if others else [first]
+        return f"{text})."
 
 
 def recommend(curve: Curve) -> Recommendation:
-    comparison = compare_measurements(curve.measurements())
-    complete = [point for point in curve.points if point.all_reached]
+    data = curve.measurements()
+    comparison = compare_measurements(data)
+    minimum = comparison.measured
+    complete = [point for point in curve.distinct_points if point.all_reached]
     least = curve.best
-    minimum = measured_minimum(curve.measurements(), _noise(comparison), LEVEL)
     fastest = min(complete, key=lambda point: point.seconds or math.inf, default=None)
-    within = [p for p in complete if least and _sfo(p) <= (1 + OVERHEAD) * _sfo(least)]
-    unknowns, following = _unknowns(curve)
+    end = largest_within(data, OVERHEAD)
+    largest = next((point for point in complete if point.effective_batch_size == end), None)
     return Recommendation(
         variant=curve.variant,
         optimizer=curve.optimizer,
@@ -142,26 +137,15 @@ def recommend(curve: Curve) -> Recommendation:
         batch_sizes=tuple(point.batch_size for point in curve.points),
         least_sfo=_choice(least, least),
         interval=_open_at_edges(curve, minimum.interval) if minimum else None,
+        interval_basis="resampled" if data.replicated else "by the scatter about the curve",
         fastest=_choice(fastest, least) if fastest and fastest.seconds else None,
-        largest_within_overhead=_choice(within[-1] if within else None, least),
+        largest_within_overhead=_choice(largest, least),
         fits=tuple(_form(fitted, least) for fitted in comparison),
         critical_batch=comparison.critical_batch,
         no_interior_minimum=comparison.reason,
-        unknowns=tuple(unknowns),
-        next_batch_size=following,
+        unknowns=tuple(unknowns(curve)),
+        next_batch_size=next_batch_size(curve),
     )
-
-
-def _sfo(point: Point) -> float:
-    return point.sfo or 0.0
-
-
-def _noise(comparison: Comparison) -> float | None:
-    """The scatter of log K about the best curve, unbiased; None where nothing is left over."""
-    best = comparison.best
-    reached = len(best.data.reached)
-    spare = reached - len(FREE[best.model])
-    return best.rms_log_error * math.sqrt(reached / spare) if spare > 0 else None
 
 
 def _open_at_edges(
@@ -171,28 +155,28 @@ def _open_at_edges(
     if interval is None:
         return None
     low, high = interval
-    first, last = curve.points[0].runs[0], curve.points[-1].runs[0]
+    first, last = curve.points[0], curve.points[-1]
     return (
         0.0 if 1 < first.effective_batch_size == low else low,
-        math.inf if last.data_size > last.effective_batch_size == high else high,
+        math.inf if last.runs[0].data_size > last.effective_batch_size == high else high,
     )
 
 
 def _choice(point: Point | None, least: Point | None) -> Choice | None:
-    if point is None or least is None or point.steps is None or point.seconds is None:
+    if point is None or least is None or not (point.steps and point.sfo and least.sfo):
         return None
+    seconds = point.seconds or 0.0
     return Choice(
         batch_size=point.batch_size,
         steps=point.steps,
-        sfo=_sfo(point),
-        seconds=point.seconds,
-        sfo_ratio=_sfo(point) / _sfo(least),
-        speedup=(least.seconds or 0.0) / point.seconds if point.seconds else None,
+        sfo=point.sfo,
+        seconds=seconds,
+        sfo_ratio=point.sfo / least.sfo,
+        speedup=(least.seconds or 0.0) / seconds if seconds else None,
     )
 
 
 def _form(fitted: Fit, least: Point | None) -> FittedForm:
-    reference = least.runs[0].effective_batch_size if least else 0
     return FittedForm(
         model=fitted.model,
         critical_batch=fitted.critical_batch,
@@ -201,70 +185,13 @@ def _form(fitted: Fit, least: Point | None) -> FittedForm:
         rms_log_error=fitted.rms_log_error,
         lack_of_fit=fitted.lack_of_fit,
         balance_point=fitted.balance_point,
-        overhead_batch=fitted.overhead_batch(reference, OVERHEAD),
+        overhead_batch=fitted.overhead_batch(least.effective_batch_size if least else 0, OVERHEAD),
         reason=fitted.reason,
     )
 
 
-def _unknowns(curve: Curve) -> tuple[list[str], int | None]:
-    """What the runs leave open, and the batch size whose run would tell most."""
-    least, unknowns, following = curve.best, [], None
-    tried = ", ".join(str(point.batch_size) for point in curve.points)
-    if least is None:
-        some = any(point.reached for point in curve.points)
-        what = "at no batch size did all seeds reach" if some else "no run reached"
-        return [f"{what} {curve.threshold:g} (b = {tried})."], None
-    sizes = [point.batch_size for point in curve.points]
-    place = sizes.index(least.batch_size)
-    data_size = least.runs[0].data_size
-    if place == 0 and len(sizes) > 1 and least.batch_size > 1:
-        following = least.batch_size // 2
-        unknowns.append("That is the smallest batch size tried: b* may be smaller still.")
-    elif place == len(sizes) - 1 and len(sizes) > 1 and least.batch_size < data_size:
-        following = 2 * least.batch_size
-        unknowns.append("That is the largest batch size tried: b* may be larger still.")
-    for point in curve.points:
-        lowest = min((_sfo_at_least(run) for run in point.missed), default=math.inf)
-        if lowest <= _sfo(least):
-            following = following or point.batch_size
-            unknowns.append(
-                f"b = {point.batch_size} stopped at an SFO of {lowest:,.0f}, too soon to tell."
-            )
-    ties = [p.batch_size for p in curve.points if p.all_reached and _sfo(p) == _sfo(least)]
-    if len(ties) > 1:
-        unknowns.append(f"The same SFO: b = {', '.join(map(str, ties))}.")
-    if least.at_first_reading:
-        unknowns.append(
-            f"b = {least.batch_size} met the threshold with the rule's first reading: "
-            "K may be smaller."
-        )
-    complete = sum(point.all_reached for point in curve.points)
-    if complete < FEW:
-        unknowns.append(f"Only {count_of(complete, 'batch size')} reached it: too few for a curve.")
-    following = following or _between(sizes, place)
-    if following is not None:
-        unknowns.append(f"Run next: b = {following}.")
-    if len(curve.seeds) == 1:
-        unknowns.append("One seed: seed=0,1,2 tells how far K scatters.")
-    if curve.unreached:
-        missed = ", ".join(str(point.batch_size) for point in curve.unreached)
-        unknowns.append(f"Not reached at b = {missed}.")
-    if sliced := ", ".join(str(point.batch_size) for point in curve.points if point.sliced):
-        unknowns.append(f"In slices, which any BatchNorm saw instead of batches: b = {sliced}.")
-    return unknowns, following
-
-
-def _sfo_at_least(run: Result) -> float:
-    return float(run.steps_answered * run.effective_batch_size)
-
-
-def _between(sizes: list[int], place: int) -> int | None:
-    """In the middle of a gap of more than an octave beside the least SFO; the wider one."""
-    gaps = []
-    for i, j in ((place - 1, place), (place, place + 1)):
-        if i >= 0 and j < len(sizes) and sizes[j] > 2 * sizes[i]:
-            gaps.append((sizes[j] / sizes[i], round(math.sqrt(sizes[i] * sizes[j]))))
-    return max(gaps)[1] if gaps else None
+def _joined(sentences: list[str] | tuple[str, ...]) -> list[str]:
+    return [f"  {' '.join(sentences)}"] if sentences else []
 
 
 def _cost(choice: Choice) -> str:
@@ -273,11 +200,11 @@ def _cost(choice: Choice) -> str:
 
 
 def _more(choice: Choice) -> str:
-    return (
-        f"{choice.sfo_ratio - 1:.0%} more"
-        if choice.sfo_ratio < 2
-        else (f"{choice.sfo_ratio:.1f} times the")
-    )
+    if choice.sfo_ratio < 1.005:
+        return "as many"
+    if choice.sfo_ratio < 2:
+        return f"{choice.sfo_ratio - 1:.0%} more"
+    return f"{choice.sfo_ratio:.1f} times the"
 
 
 def _span(interval: tuple[float, float]) -> str:

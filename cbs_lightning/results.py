@@ -95,6 +95,13 @@ class Result:
     configuration: dict[str, Any] = field(default_factory=dict)  # all of it, resolved
 
     @property
+    def first_reading(self) -> int:
+        """The first step at which the rule gives a loss at all."""
+        if self.rule is RuleName.EPOCH:
+            return self.steps_per_epoch
+        return -(-self.window // self.effective_batch_size)
+
+    @property
     def steps_answered(self) -> int:
         """How many steps the answer is about: a longer run may answer for a smaller budget."""
         if self.steps is not None or not self.seconds_per_step:

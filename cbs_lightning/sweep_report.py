@@ -7,9 +7,9 @@ from rich.console import Console
 from rich.table import Table
 
 from cbs_lightning.curves import curves
-from cbs_lightning.recommend import recommend, told
-from cbs_lightning.results import Result, Status
-from cbs_lightning.wording import duration
+from cbs_lightning.recommend import recommend
+from cbs_lightning.results import Request, Result, Status, answer, read_study
+from cbs_lightning.wording import count_of, duration
 
 
 def print_report(results: list[Result | None], directories: list[Path]) -> None:
@@ -26,13 +26,33 @@ def print_report(results: list[Result | None], directories: list[Path]) -> None:
         else:
             table.add_row(*_cells(result))
     console.print(table)
-    for curve in curves(result for result in results if result is not None):
-        console.print("\n".join(told(recommend(curve))), highlight=False)
+    found = [result for result in results if result is not None]
+    earlier = _earlier_runs(found, directories)
+    if earlier:
+        console.print(f"With {count_of(len(earlier), 'earlier run')} of the study:")
+    for curve in curves([*found, *earlier]):
+        console.print("\n".join(recommend(curve).told()), highlight=False)
     for study in sorted({directory.parent for directory in directories}):
         console.print(
             f"Runs: {study}. Figures and tables: make figures OUTPUT_DIR={study.parent}",
             highlight=False,
         )
+
+
+def _earlier_runs(results: list[Result], directories: list[Path]) -> list[Result]:
+    """What other runs of the studies, of the same variants, say to what this sweep asked."""
+    asked: dict[tuple[str, str], set[Request]] = {}
+    for run in results:
+        request = Request(run.threshold, run.rule, run.window)
+        asked.setdefault((run.study, run.variant), set()).add(request)
+    own = {directory.resolve() for directory in directories}
+    return [
+        answer(run.result, run.trajectory, request)
+        for study in sorted({directory.parent for directory in directories})
+        for run in read_study(study)[0]
+        if run.directory.resolve() not in own
+        for request in asked.get((run.result.study, run.result.variant), ())
+    ]
 
 
 def _cells(result: Result) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ already. The form K = C₁b/((ε-C₃)b - C₂) is the useful part.
 
 import math
 from dataclasses import dataclass
-from typing import overload
+from numbers import Real
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -69,7 +70,8 @@ class Constants:
         """
         if self.critical_batch(eps) is None:
             return None
-        return 4 * self.c1 * self.c2 / (eps - self.c3) ** 2
+        gap = eps - self.c3
+        return 4 * (self.c1 / gap) * (self.c2 / gap)
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,10 @@ class AdamConstants(Constants):
         """Label `upper_adam_1`: C₂/b + C₃ - h is weighted by the mean of √(1 - β₂^{k+1})."""
         if int(_positive("K", K)) != K:
             raise ValueError(f"K must be a whole number, not {K}")
-        k = np.arange(1, int(K) + 1)
-        mean_root = float(np.mean(np.sqrt(1 - self.beta2 ** (k + 1.0))))
+        rounded = math.log(1e-17) / math.log(self.beta2) if self.beta2 else 1  # 1 from there on
+        k = np.arange(1, min(int(K), math.ceil(rounded)) + 1)
+        roots = np.sqrt(1 - self.beta2 ** (k + 1.0))
+        mean_root = (float(roots.sum()) + int(K) - len(k)) / K
         noise = self.c2 / _positive("b", b) + self.c3 - self.h
         return self.c1 / K + noise * mean_root + self.h
 
@@ -92,7 +96,7 @@ class AdamConstants(Constants):
 def h(beta1: float, *, sigma2: float, G: float, dist: float) -> float:
     """Equation (h): what momentum adds to C₃. It decreases to 2·Dist·√(σ²+G²) as β₁ → 1."""
     _open_unit("beta1", beta1)
-    root = math.sqrt(_non_negative("sigma2", sigma2) + _positive("G", G) ** 2)
+    root = math.hypot(math.sqrt(_non_negative("sigma2", sigma2)), _positive("G", G))
     return _positive("dist", dist) * (
         G * (1 - beta1) / beta1 + 2 * root * (1 / beta1 + 2 * (1 - beta1))
     )
@@ -125,19 +129,19 @@ def constants(
     _non_negative("sigma2", sigma2)
     _positive("G", G)
     _positive("dist", dist)
-    start = dist**2 if theta1_dist2 is None else _non_negative("theta1_dist2", theta1_dist2)
+    start = dist * dist if theta1_dist2 is None else _non_negative("theta1_dist2", theta1_dist2)
     if beta1 is None:
-        return Constants(start / (2 * lr), sigma2 * lr / 2, G**2 * lr / 2)
+        return Constants(start / (2 * lr), sigma2 * lr / 2, G * G * lr / 2)
     shift = h(beta1, sigma2=sigma2, G=G, dist=dist)
     if beta2 is None or d is None or D is None or M is None or v_star is None:
         scale = lr / (2 * beta1)
-        return Constants(start / (2 * lr * beta1), sigma2 * scale, G**2 * scale + shift)
-    if not 0 <= beta2 < 1:
+        return Constants(start / (2 * lr * beta1), sigma2 * scale, G * G * scale + shift)
+    if not 0 <= _number("beta2", beta2) < 1:
         raise ValueError(f"beta2 must be in [0, 1), not {beta2}")
     scale = lr / (2 * math.sqrt(_positive("v_star", v_star)) * beta1 * (1 - beta1))
     c1 = _positive("d", d) * _positive("D", D) * math.sqrt(_positive("M", M))
     c1 /= 2 * lr * beta1 * math.sqrt(1 - beta2)
-    return AdamConstants(c1, sigma2 * scale, G**2 * scale + shift, shift, beta2)
+    return AdamConstants(c1, sigma2 * scale, G * G * scale + shift, shift, beta2)
 
 
 def lower_bound(
@@ -179,32 +183,41 @@ def _check_own(optimizer: str, **given: float | None) -> None:
     own = {"sgd": (), "momentum": ("beta1",), "adam": tuple(given)}.get(optimizer)
     if own is None:
         raise ValueError(f"optimizer must be sgd, momentum or adam, not {optimizer!r}")
-    for name, value in given.items():
-        if (value is not None) != (name in own):
-            raise ValueError(f"{optimizer} {'needs' if name in own else 'has no'} {name}")
+    missing = [name for name in own if given[name] is None]
+    others = [name for name in given if name not in own and given[name] is not None]
+    if missing:
+        raise ValueError(f"{optimizer} needs {', '.join(missing)}")
+    if others:
+        raise ValueError(f"{optimizer} has no {', '.join(others)}")
+
+
+def _number(name: str, value: Any) -> float:
+    if not isinstance(value, Real):
+        raise ValueError(f"{name} must be a number, not {value!r}")
+    return float(value)
 
 
 def _positive(name: str, value: float) -> float:
-    if not (value > 0 and math.isfinite(value)):
+    if not (_number(name, value) > 0 and math.isfinite(value)):
         raise ValueError(f"{name} must be positive, not {value}")
     return value
 
 
 def _non_negative(name: str, value: float) -> float:
-    if not (value >= 0 and math.isfinite(value)):
+    if not (_number(name, value) >= 0 and math.isfinite(value)):
         raise ValueError(f"{name} must not be negative, but is {value}")
     return value
 
 
 def _open_unit(name: str, value: float) -> float:
-    if not 0 < value < 1:
+    if not 0 < _number(name, value) < 1:
         raise ValueError(f"{name} must be in (0, 1), not {value}")
     return value
 
 
 def _positive_array(name: str, values: ArrayLike) -> Floats:
     array = np.asarray(values, np.float64)
-    if not (array > 0).all():
+    if not (np.isfinite(array) & (array > 0)).all():
         raise ValueError(f"{name} must be positive, not {values!r}")
     return array
 

@@ -24,6 +24,7 @@ from cbs_lightning.likelihood import (
     maximise,
 )
 from cbs_lightning.measurements import Measurements
+from cbs_lightning.theory import Constants
 
 CONTRADICTION = 10.0  # in AICc: beyond that hardly any support is left
 STEP = 1e-5  # of a parameter, for derivatives
@@ -52,6 +53,11 @@ class JointFit:
     reason: str = ""
 
     @property
+    def testable(self) -> bool:
+        """Two thresholds always lie on a line, and few runs fit any form."""
+        return len(self.thresholds) > 2 and math.isfinite(self.nested_aicc)
+
+    @property
     def form_contradicted(self) -> bool:
         """Whether the data speak against K = A·b/(b - B₀), whatever A and B₀ do."""
         return not self.reason and self.separate_aicc > self.nested_aicc + CONTRADICTION
@@ -63,14 +69,19 @@ class JointFit:
         return not self.reason and wrong
 
     def critical_batch(self, threshold: float) -> float | None:
-        gap = threshold - self.c3
-        return 2 * self.c2 / gap if gap > 0 and self.c2 > 0 else None
+        """b* = 2C₂/(ε-C₃) with the threshold for ε."""
+        return Constants(self.c1, self.c2, self.c3).critical_batch(threshold)
 
     def describe(self) -> str:
         """In a sentence."""
         if self.reason:
             return f"C1, C2 and C3 cannot be told: {self.reason}."
         thresholds = ", ".join(f"{threshold:g}" for threshold in self.thresholds)
+        if not self.contradicted and not self.testable:
+            return (
+                f"Thresholds {thresholds}: too little to test the theorem's dependence on ε; log K "
+                f"is off by {self.rms_log_error:.2f} (RMS)."
+            )
         if self.form_contradicted:
             return (
                 f"Thresholds {thresholds}, each by itself, contradict the paper's form already: "

@@ -8,21 +8,23 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
 
 from cbs_lightning.curves import Curve, Point
 from cbs_lightning.figures.style import (
     DASHED,
     HOLLOW,
+    LEGEND_ROW_HEIGHT,
+    PLOT_HEIGHT,
     STYLE,
     UNREACHED_ROW,
+    WIDTH,
     colors_of,
+    draw_band,
     markers_of,
     set_octaves,
 )
 from cbs_lightning.results import Result
 
-WIDTH, PLOT_HEIGHT, LEGEND_ROW_HEIGHT = 5.4, 3.3, 0.19  # inches
 LONGEST_LABEL = 70  # characters that fit in one legend column
 TITLES = {"steps": "Steps K", "sfo": "SFO complexity K·b"}
 
@@ -47,14 +49,7 @@ def draw(study: str, study_curves: list[Curve], quantity: str) -> Figure:
         for row, curve in enumerate(missed):
             _draw_unreached(axes, curve, row, colors[curve.optimizer])
         if missed:
-            band = UNREACHED_ROW * len(missed) + 0.01
-            box: dict[str, Any] = {
-                "facecolor": "#EFEFEF",
-                "lw": 0,
-                "zorder": 0,
-                "transform": axes.transAxes,
-            }
-            axes.add_patch(Rectangle((0, 1 - band), 1, band, **box))
+            draw_band(axes, UNREACHED_ROW * len(missed) + 0.01)
         first = study_curves[0]
         axes.set_xlabel("Batch size b")
         axes.set_ylabel(f"{TITLES[quantity]} to loss ≤ {first.threshold:g}")
@@ -143,7 +138,9 @@ def _set_log2_axes(
     low, high = (low + high - span) / 2, (low + high + span) / 2
     top = high + span * (0.08 + 1.3 * UNREACHED_ROW * rows_of_unreached)
     axes.set_ylim(2 ** (low - 0.08 * span), 2**top)
-    set_octaves(axes.yaxis, low - 0.08 * span, top, 0.0)
+    band = UNREACHED_ROW * rows_of_unreached + 0.02 if rows_of_unreached else 0.0
+    bottom = low - 0.08 * span
+    set_octaves(axes.yaxis, bottom, top - band * (top - bottom), 0.0)
 
 
 def _legend_handles(

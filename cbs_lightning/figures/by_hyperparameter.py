@@ -1,8 +1,10 @@
 """Hyperparameters close to one: measured steps, and the theorem's bound, against β₁, β₂ and lr."""
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import groupby
 from statistics import median
 from typing import Any
 
@@ -15,13 +17,17 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from cbs_lightning.curves import MISSED
-from cbs_lightning.figures.style import DASHED, STYLE, colors_of, set_plain_log
+from cbs_lightning.figures.style import DASHED, STYLE, colors_of, draw_band, set_plain_log
 from cbs_lightning.results import Result, Status
 from cbs_lightning.theory import AdamConstants, Constants, constants
+from cbs_lightning.wording import count_of
 
 PANEL_WIDTH, HEIGHT = 2.7, 4.6  # inches
 NAMES = {"beta1": "β₁", "beta2": "β₂", "lr": "learning rate"}
+THEOREM = {"sgd": "sgd", "momentum_ema": "momentum", "adam": "adam", "adam_monotone": "adam"}
+THE_BOUND, THE_SUM = "the theorem's bound", "its sharper sum"
 FEWEST_VALUES = 3
+BAND = 0.1  # of the axes' height, for what was not reached
 # Not measured: all coordinates alike, in a net of 272,474 parameters.
 DIMENSION = 272_474
 ASSUMED: dict[str, Any] = {"sigma2": 1.0, "G": 1.0, "dist": 1.0}
@@ -55,33 +61,54 @@ class Panel:
         reached = [run.steps for run in self.at(value) if run.steps is not None]
         return median(reached) if reached else None
 
-    def bound(self, value: float) -> float | None:
-        """On VI at the base's K, by the sharper sum where there is one."""
-        steps = self.steps(self.base[self.name])
-        if steps is None or "beta1" not in self.base:
+    def missed(self, value: float) -> bool:
+        return any(run.status in MISSED for run in self.at(value))
+
+    def constants(self, value: float) -> Constants | None:
+        """The theorem's with assumed values; None for what it is not about, such as β₁ = 0."""
+        theirs = THEOREM.get(self.optimizer)
+        settings: dict[str, Any] = self.base | {self.name: value}
+        if theirs is None or settings.get("beta1") == 0:
             return None
-        found = _constants(self.base | {self.name: value})
+        return constants(
+            theirs, **settings, **ASSUMED, **(ASSUMED_ADAM if theirs == "adam" else {})
+        )
+
+    def bounds(self, value: float) -> dict[str, float]:
+        """On VI at the base's K: the theorem's, and for Adam the sharper sum."""
+        steps, found = self.steps(self.base[self.name]), self.constants(value)
+        if steps is None or found is None:
+            return {}
+        bounds = {THE_BOUND: found.vi_bound(steps, self.batch_size)}
         if isinstance(found, AdamConstants):
-            return found.vi_bound_sum(round(steps), self.batch_size)
-        return found.vi_bound(steps, self.batch_size)
+            bounds[THE_SUM] = found.vi_bound_sum(round(steps), self.batch_size)
+        return bounds
 
     def describe(self) -> str:
-        """Where the measured steps and the bound are least."""
-        steps = {v: found for v in self.values if (found := self.steps(v)) is not None}
-        bounds = {v: found for v in self.values if (found := self.bound(v)) is not None}
+        """Where the measured steps and the bounds are least."""
         others = [f"{NAMES[name]} = {v:g}" for name, v in self.base.items() if name != self.name]
-        told = f"{self.optimizer}, b = {self.batch_size}, {', '.join(others)}"
+        told = ", ".join([self.optimizer, f"b = {self.batch_size}", *others])
+        steps = {v: found for v in self.values if (found := self.steps(v)) is not None}
         if not steps:
             return f"{told}: no {NAMES[self.name]} reached the threshold."
-        fewest, most = min(steps, key=steps.__getitem__), max(steps, key=steps.__getitem__)
-        told += (
-            f": fewest steps at {NAMES[self.name]} = {fewest:g} ({steps[fewest]:,.0f}; most at "
-            f"{most:g}, {steps[most]:,.0f})"
-        )
-        if bounds:
-            least = min(bounds, key=bounds.__getitem__)
-            told += f"; the bound, its constants assumed, is least at {least:g}"
+        fewest, most = min(steps.values()), max(steps.values())
+        told += f": fewest steps ({fewest:,.0f}) at {NAMES[self.name]} = {_places(steps, fewest)}"
+        if any(run.steps == run.first_reading for v in self.values for run in self.at(v)):
+            told += "; some with the rule's first reading, so that K may be smaller"
+        if missed := [v for v in self.values if self.missed(v)]:
+            told += f"; not reached at {', '.join(f'{v:g}' for v in missed)}"
+        else:
+            told += f", most ({most:,.0f}) at {_places(steps, most)}"
+        for name in (THE_BOUND, THE_SUM):
+            bounds = {v: all_[name] for v in self.values if name in (all_ := self.bounds(v))}
+            if bounds:
+                least = _places(bounds, min(bounds.values()))
+                told += f"; {name}, constants assumed, is least at {least}"
         return f"{told}."
+
+
+def _places(found: dict[float, float], wanted: float) -> str:
+    return ", ".join(f"{value:g}" for value, number in found.items() if number == wanted)
 
 
 def draw_by_hyperparameter(study: str, panels: list[Panel]) -> Figure:
@@ -100,10 +127,13 @@ def draw_by_hyperparameter(study: str, panels: list[Panel]) -> Figure:
         threshold = panels[0].runs[0].threshold
         grid[0, 0].set_ylabel(f"Steps K to loss ≤ {threshold:g}")
         grid[1, 0].set_ylabel("Bound on VI(K, θ)")
-        title = f"{study}: {panels[0].optimizer}, b = {panels[0].batch_size}"
-        figure.suptitle(title, x=0.01, ha="left", fontsize=9)
+        seeds = {run.seed for panel in panels for run in panel.runs}
+        title = f"{study}: {panels[0].optimizer}, b = {panels[0].batch_size}, "
+        title += f"rule {panels[0].runs[0].rule}, {count_of(len(seeds), 'seed')}"
+        grid[0, 0].set_title(title, loc="left", fontsize=9)
         figure.legend(handles=_handles(panels), loc="outside upper right", ncols=4)
-        figure.text(0.01, 0.01, _assumption(panels[0]), fontsize=7)
+        if any(panel.constants(value) for panel in panels for value in panel.values):
+            figure.text(0.01, 0.01, _assumption(panels[0]), fontsize=7)
     return figure
 
 
@@ -116,7 +146,7 @@ def by_optimizer(panels: list[Panel]) -> dict[str, list[Panel]]:
 
 def _assumption(panel: Panel) -> str:
     text = "Bound with σ² = G = Dist = 1 assumed, not measured"
-    if "beta2" in panel.base:
+    if THEOREM[panel.optimizer] == "adam":
         text += f"; d = {DIMENSION:,} coordinates alike: D = 1/d, M = 2/d, v$_*$ = 0.2/d"
     return text
 
@@ -124,23 +154,30 @@ def _assumption(panel: Panel) -> str:
 def hyperparameter_panels(results: list[Result]) -> list[Panel]:
     answered = [run for run in results if run.status is Status.REACHED or run.status in MISSED]
     panels = []
-    for optimizer, size in sorted({(run.optimizer, run.batch_size) for run in answered}):
-        runs = [run for run in answered if (run.optimizer, run.batch_size) == (optimizer, size)]
+    for key, group in groupby(sorted(answered, key=_alike), _alike):
+        runs = list(group)
         names = list(_settings(runs[0]))
         base = {name: _usual([_settings(run)[name] for run in runs]) for name in names}
         for name in names:
             others = [other for other in names if other != name]
             alone = tuple(run for run in runs if all(_settings(run)[o] == base[o] for o in others))
-            panel = Panel(optimizer, size, name, base, alone)
+            panel = Panel(str(key[0]), int(key[1]), name, base, alone)
             if len(panel.values) >= FEWEST_VALUES:
                 panels.append(panel)
     return panels
 
 
+def _alike(run: Result) -> tuple[str | int, ...]:
+    """All that must be the same for two runs to differ in β₁, β₂ and lr alone."""
+    rest = {k: v for k, v in run.hyperparameters.items() if k not in ("betas", "momentum")}
+    other = json.dumps(rest, sort_keys=True, default=str)
+    return run.optimizer, run.batch_size, run.data, run.model, other, len(_settings(run))
+
+
 def _settings(run: Result) -> dict[str, float]:
     """β₁ and β₂ where the optimizer has them, and the learning rate."""
     own = run.hyperparameters
-    betas = own.get("betas") or ([own["momentum"]] if own.get("momentum") else [])
+    betas = own.get("betas", [own["momentum"]] if "momentum" in own else [])
     return dict(zip(("beta1", "beta2"), betas, strict=False)) | {"lr": run.lr}
 
 
@@ -162,43 +199,34 @@ def _draw_measured(axes: Axes, panel: Panel, color: str) -> None:
         if (middle := panel.steps(value)) is not None:
             axes.scatter([place(value)] * len(steps), steps, s=10, color=color, alpha=0.5, lw=0)
             medians.append((place(value), middle))
-        if any(run.status in MISSED for run in panel.at(value)):
-            top = axes.get_xaxis_transform()
-            axes.plot(place(value), 0.97, "x", color=color, ms=5, mew=1.4, transform=top)
     if medians:
         axes.plot(*zip(*medians, strict=True), color=color, marker="o", ms=4)
-    if every:
-        set_plain_log(axes, min(every), max(every))
+    missed = [value for value in panel.values if panel.missed(value)]
+    set_plain_log(axes, min(every, default=1), max(every, default=2), BAND if missed else 0.0)
+    if missed:
+        draw_band(axes, BAND)
+    for value in missed:
+        top = axes.get_xaxis_transform()
+        axes.plot(place(value), 1 - BAND / 2, "x", color=color, ms=5, mew=1.4, transform=top)
 
 
 def _draw_bound(axes: Axes, panel: Panel, color: str) -> None:
-    steps = panel.steps(panel.base[panel.name])
-    if steps is None or "beta1" not in panel.base:
-        axes.text(0.5, 0.5, "no bound", ha="center", transform=axes.transAxes, color="#555555")
-        return
     low, high = panel.values[0], panel.values[-1]
     if panel.name == "lr":
-        values = np.geomspace(low, high, 200)
+        values = np.geomspace(low, high, 100)
     else:
-        values = 1 - np.geomspace(1 - low, 1 - high, 200)
+        values = 1 - np.geomspace(1 - low, 1 - high, 100)
+    found = [(value, bounds) for value in values if (bounds := panel.bounds(float(value)))]
+    if not found:
+        axes.text(0.5, 0.5, "no bound", ha="center", transform=axes.transAxes, color="#555555")
+        return
     place = _place(panel.name)
-    found = [_constants(panel.base | {panel.name: float(value)}) for value in values]
-    bounds = [c.vi_bound(steps, panel.batch_size) for c in found]
-    axes.plot(place(values), bounds, color=color)
-    sharper = [
-        c.vi_bound_sum(round(steps), panel.batch_size)
-        for c in found
-        if isinstance(c, AdamConstants)
-    ]
-    if sharper:
-        axes.plot(place(values), sharper, color=color, ls=DASHED, lw=1.1)
-    set_plain_log(axes, min(bounds + sharper), max(bounds + sharper))
-
-
-def _constants(settings: dict[str, Any]) -> Constants:
-    if "beta2" in settings:
-        return constants("adam", **settings, **ASSUMED, **ASSUMED_ADAM)
-    return constants("momentum", **settings, **ASSUMED)
+    places = [float(place(value)) for value, _ in found]
+    for name in found[0][1]:
+        style: dict[str, Any] = {"ls": DASHED, "lw": 1.1} if name == THE_SUM else {}
+        axes.plot(places, [bounds[name] for _, bounds in found], color=color, **style)
+    every = [bound for _, bounds in found for bound in bounds.values()]
+    set_plain_log(axes, min(every), max(every))
 
 
 def _set_axis(axes: Axes, panel: Panel) -> None:
@@ -219,9 +247,11 @@ def _set_axis(axes: Axes, panel: Panel) -> None:
 def _handles(panels: list[Panel]) -> list[Line2D]:
     gray: dict[str, Any] = {"color": "#555555"}
     handles = [Line2D([], [], marker="o", ms=4, label="steps, median", **gray)]
-    if any(run.status in MISSED for panel in panels for run in panel.runs):
+    if any(panel.missed(value) for panel in panels for value in panel.values):
         handles.append(Line2D([], [], ls="none", marker="x", label="not reached", **gray))
-    handles.append(Line2D([], [], label="bound of Theorem 3.1", **gray))
-    if any("beta2" in panel.base for panel in panels):
-        handles.append(Line2D([], [], ls=DASHED, lw=1.1, label="its sharper sum", **gray))
+    drawn = {name for panel in panels for value in panel.values for name in panel.bounds(value)}
+    if THE_BOUND in drawn:
+        handles.append(Line2D([], [], label=THE_BOUND, **gray))
+    if THE_SUM in drawn:
+        handles.append(Line2D([], [], ls=DASHED, lw=1.1, label=THE_SUM, **gray))
     return handles

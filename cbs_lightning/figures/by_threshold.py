@@ -14,13 +14,16 @@ from cbs_lightning.across_thresholds import AcrossThresholds
 from cbs_lightning.figures.style import (
     DASHED,
     HOLLOW,
+    LEGEND_ROW_HEIGHT,
+    PLOT_HEIGHT,
     STYLE,
+    WIDTH,
     colors_of,
     markers_of,
     set_octaves,
 )
+from cbs_lightning.wording import count_of
 
-WIDTH, PLOT_HEIGHT, LEGEND_ROW_HEIGHT = 5.4, 3.3, 0.19  # inches
 SPREAD = (
     0.012  # between variants, as a share of the axis, so that their intervals can be told apart
 )
@@ -59,9 +62,14 @@ def draw_by_threshold(study: str, variants: list[AcrossThresholds]) -> Figure | 
         set_octaves(axes.yaxis, math.log2(low), math.log2(high), 0.0)
         axes.set_xlabel("Loss threshold (stricter to the right)")
         axes.set_ylabel("Critical batch size b*")
-        axes.set_title(f"{study}: b* against the threshold", loc="left", fontsize=9)
+        axes.set_title(_title(study, variants), loc="left", fontsize=9)
         axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(-0.02, -0.17), ncols=2)
     return figure
+
+
+def _title(study: str, variants: list[AcrossThresholds]) -> str:
+    seeds = {seed for variant in variants for found in variant.at for seed in found.seeds}
+    return f"{study}: rule {variants[0].at[0].rule}, {count_of(len(seeds), 'seed')}"
 
 
 def _draw_variant(
@@ -75,6 +83,9 @@ def _draw_variant(
             if interval is not None and (width < 1 or found.critical_batch is not None):
                 ends = np.clip(interval, bottom, top)
                 axes.plot([x, x], ends, lw=width, alpha=1 if width < 1 else 0.4, **line)
+                for end, given, arrow in zip(ends, interval, "v^", strict=True):
+                    if width < 1 and end != given:  # open
+                        axes.plot(x, end, color=color, marker=arrow, ms=6, clip_on=False)
         if found.critical_batch is not None:
             axes.plot(x, found.critical_batch, color=color, marker="D", ms=4.5, zorder=4)
     measured = [
@@ -117,14 +128,21 @@ def _handles(
             color=gray,
             marker="o",
             lw=0.9,
-            label="least SFO measured, 90% interval",
+            label="least SFO of those run, 90% interval",
             **HOLLOW,
         )
     )
     if any(found.critical_batch for variant in variants for found in variant.at):
         label = "fitted b*, 90% interval"
         handles.append(Line2D([], [], color=gray, marker="D", ms=4.5, ls="none", label=label))
+    if any(_open(found.interval) for variant in variants for found in variant.at):
+        label = "open: nothing was run beyond"
+        handles.append(Line2D([], [], color=gray, marker="v", ms=6, lw=0.9, label=label))
     if with_theory:
         label = "theorem, all thresholds together"
         handles.append(Line2D([], [], color=gray, lw=0.9, ls=DASHED, label=label))
     return handles
+
+
+def _open(interval: tuple[float, float] | None) -> bool:
+    return interval is not None and (interval[0] == 0 or math.isinf(interval[1]))

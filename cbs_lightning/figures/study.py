@@ -14,7 +14,7 @@ from cbs_lightning.figures.by_hyperparameter import (
 )
 from cbs_lightning.figures.by_threshold import draw_by_threshold
 from cbs_lightning.figures.style import write_figure
-from cbs_lightning.recommend import recommend, told
+from cbs_lightning.recommend import recommend
 from cbs_lightning.recommendation_file import write_recommendations
 from cbs_lightning.results import UNFINISHED, answer, read_study
 from cbs_lightning.summary import summary_rows, usual_request, write_summary
@@ -41,7 +41,7 @@ def write_study(directory: Path) -> list[str]:
     summary = write_summary(directory, rows)
     tables = write_tables(directory / "tables", directory.name, study_curves)
     recommendations = [recommend(curve) for curve in study_curves]
-    across = across_thresholds(curves(row for row in rows if row.rule is request.rule))
+    across = across_thresholds([row for row in rows if row.rule is request.rule])
     answer_file = write_recommendations(directory, recommendations, across)
     panels = hyperparameter_panels(answers)
     figures: dict[str, Figure | None] = {}
@@ -55,7 +55,7 @@ def write_study(directory: Path) -> list[str]:
         if figure is not None:
             pictures += write_figure(figure, directory / "figures" / name)
     lines.append(f"{directory.name}: {asked}, {count_of(len(runs), 'run')}")
-    lines += [f"  {line}" for found in recommendations for line in told(found)]
+    lines += [f"  {line}" for found in recommendations for line in found.told()]
     lines += [f"  {found.variant}: {found.joint.describe()}" for found in across]
     lines += [f"  {panel.describe()}" for panel in panels]
     lines.append(f"  Figures: {' '.join(map(str, pictures))}")

@@ -10,6 +10,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from cbs_lightning.storage import write_atomically
@@ -42,6 +43,7 @@ STYLE: dict[Any, Any] = {
     "savefig.dpi": 200,
 }
 UNDATED = {"png": ["Software"], "pdf": ["CreationDate", "Producer", "Creator"]}  # left out
+WIDTH, PLOT_HEIGHT, LEGEND_ROW_HEIGHT = 5.4, 3.3, 0.19  # inches
 UNREACHED_ROW = 0.04  # of the axes' height, at their top
 
 
@@ -68,12 +70,20 @@ def set_octaves(axis: mpl.axis.Axis, low: float, high: float, margin: float) -> 
     axis.set_major_formatter(FuncFormatter(lambda x, _: f"$2^{{{round(np.log2(x))}}}$"))
 
 
-def set_plain_log(axes: Axes, low: float, high: float) -> None:
-    """A logarithmic y axis with a few round numbers, also where it spans less than a decade."""
+def draw_band(axes: Axes, height: float) -> None:
+    """The gray at the top edge where what was not reached stands; a share of the axes' height."""
+    box: dict[str, Any] = {"facecolor": "#EFEFEF", "lw": 0, "zorder": 0}
+    axes.add_patch(Rectangle((0, 1 - height), 1, height, transform=axes.transAxes, **box))
+
+
+def set_plain_log(axes: Axes, low: float, high: float, band: float = 0.0) -> None:
+    """A logarithmic y axis with a few round numbers, also where it spans less than a decade.
+
+    `band`: the share of its height that stays free at the top."""
     axes.set_yscale("log")
     margin = 0.12 * max(np.log(high / low), 0.3)
     low, high = low * np.exp(-margin), high * np.exp(margin)
-    axes.set_ylim(low, high)
+    axes.set_ylim(low, high * (high / low) ** (band / (1 - band)))
     for digits in ((1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
         ticks = [d * 10.0**e for e in range(-6, 10) for d in digits if low <= d * 10.0**e <= high]
         if len(ticks) <= 6:
