@@ -40,7 +40,7 @@ def study_curves(study: Path):
 
 
 def plain_answer(curve) -> str:
-    return " ".join(recommend(curve).sentences())
+    return " ".join(recommend(curve).told())
 
 
 def figures(monkeypatch, capsys, output_dir) -> str:
@@ -61,7 +61,8 @@ def test_the_same_results_give_the_same_bytes(study):
     contents = []
     for _ in range(2):
         write_study(study)
-        contents.append([(study / name).read_bytes() for name in (*FIGURES, *TABLES)])
+        names = (*FIGURES, *TABLES, "summary.csv", "recommendation.json")
+        contents.append([(study / name).read_bytes() for name in names])
     assert contents[0] == contents[1]
 
 
@@ -70,7 +71,7 @@ def test_measured_minimum_and_unreached(study):
     assert (adam.best.batch_size, adam.best.steps, adam.best.sfo) == (8, 375, 3000)
     assert [point.batch_size for point in sgd.unreached] == [16, 32]
     assert sgd.best.batch_size == 4
-    assert "smallest batch size tried" in plain_answer(sgd)
+    assert "b = 4 is the smallest tried" in plain_answer(sgd)
     assert "Not reached at b = 16, 32." in plain_answer(sgd)
     assert "tried" not in plain_answer(adam) and "Not reached" not in plain_answer(adam)
 
@@ -110,7 +111,7 @@ def test_several_seeds_are_points_around_their_median(tmp_path):
         make_run(study, "adam", 16, epochs + (2 if seed else -1), seed=seed)
     curve = study_curves(study)["adam"]
     assert curve.points[0].steps == 4 * 125
-    assert "(3 seeds)" in plain_answer(curve)
+    assert "(3 seeds, resampled)" in plain_answer(curve)
     axes = draw("seeds", [curve], "steps").axes[0]
     assert len(axes.collections[0].get_offsets()) == 6
     write_study(study)
@@ -258,7 +259,6 @@ def test_every_number_of_a_table_is_in_the_summary(study):
 
 
 def test_nothing_there(tmp_path, monkeypatch, capsys):
-    assert "no runs yet" in figures(monkeypatch, capsys, tmp_path / "nowhere")
     assert "no runs yet" in figures(monkeypatch, capsys, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -386,12 +386,13 @@ def test_hyperparameters_vary_one_at_a_time(tmp_path):
     assert [by_lr.steps(value) for value in by_lr.values] == [901, 121, None]
     for value in by_beta1.values:
         bound = constants("momentum", lr=0.1, beta1=value, **ASSUMED).vi_bound(121, 8)
-        assert by_beta1.bound(value) == pytest.approx(bound)
+        assert by_beta1.bounds(value) == {"the theorem's bound": pytest.approx(bound)}
     # where theory and measurement differ, both are told
     assert by_beta1.describe() == (
-        "momentum_ema, b = 8, learning rate = 0.1: fewest steps at β₁ = 0.5 (101; most at 0.99, "
-        "301); the bound, its constants assumed, is least at 0.99."
+        "momentum_ema, b = 8, learning rate = 0.1: fewest steps (101) at β₁ = 0.5, most (301) at "
+        "0.99; the theorem's bound, constants assumed, is least at 0.99."
     )
+    assert "fewest steps (121) at learning rate = 0.1; not reached at 1;" in by_lr.describe()
     assert list(by_optimizer(panels)) == ["momentum_ema_b8"]
     figure = draw_by_hyperparameter("betas", panels)
     upper, lower = figure.axes[0], figure.axes[2]
@@ -414,7 +415,40 @@ def test_adams_bound_is_the_sharper_sum(tmp_path):
     assert panel.name == "beta2"
     figure = draw_by_hyperparameter("betas", [panel])
     assert len(figure.axes[1].get_lines()) == 2  # the theorem's, and its sharper sum
-    assert panel.bound(0.999) < panel.bound(0.9)
+    sums = [panel.bounds(value)["its sharper sum"] for value in (0.9, 0.999)]
+    assert sums[0] > sums[1]
+
+
+def test_what_the_theorem_is_not_about_has_no_bound(tmp_path):
+    pattern = make_run(tmp_path / "runs", "adam", 8, 2)
+
+    def panel(optimizer, **settings):
+        runs = [
+            replace(pattern, optimizer=optimizer, hyperparameters=own, lr=lr, steps=50)
+            for own, lr in settings["runs"]
+        ]
+        (found,) = hyperparameter_panels(runs)
+        draw_by_hyperparameter("study", [found])
+        return found
+
+    zero = panel("momentum_ema", runs=[({"momentum": beta1}, 0.1) for beta1 in (0.0, 0.9, 0.5)])
+    assert zero.values == [0.0, 0.5, 0.9] and zero.bounds(0.0) == {} and zero.bounds(0.5)
+    adam = panel("adam", runs=[({"betas": [beta1, 0.999]}, 0.1) for beta1 in (0, 0.5, 0.9)])
+    assert adam.bounds(0) == {} and len(adam.bounds(0.5)) == 2
+    assert panel("sgd", runs=[({}, lr) for lr in (0.1, 0.2, 0.3)]).bounds(0.2)
+    for optimizer in ("momentum", "amsgrad"):  # torch's, which are not the theorem's
+        own = {"momentum": 0.9} if optimizer == "momentum" else {"betas": [0.9, 0.999]}
+        assert panel(optimizer, runs=[(own, lr) for lr in (0.1, 0.2, 0.3)]).bounds(0.2) == {}
+
+
+def test_runs_that_differ_in_something_else_are_not_pooled(tmp_path):
+    pattern = make_run(tmp_path / "runs", "adamw", 8, 2)
+    runs = [
+        replace(pattern, lr=lr, steps=steps, hyperparameters={"weight_decay": decay})
+        for decay, steps in ((0.0, 100), (0.5, 500))
+        for lr in (0.1, 0.2, 0.3)
+    ]
+    assert [panel.steps(0.2) for panel in hyperparameter_panels(runs)] == [100, 500]
 
 
 def test_a_study_of_hyperparameters_alone_has_no_curves_over_batch_sizes(tmp_path):
@@ -427,4 +461,14 @@ def test_a_study_of_hyperparameters_alone_has_no_curves_over_batch_sizes(tmp_pat
     written = sorted(path.name for path in (study / "figures").glob("*.png"))
     assert written == ["hyperparameters_sgd_b8.png"]
     assert any("sgd lr=0.1: only b = 8 was run" in line for line in lines)
-    assert any("fewest steps at learning rate = 0.1" in line for line in lines)
+    assert any("fewest steps (250) at learning rate = 0.1" in line for line in lines)
+
+
+def test_a_study_or_directory_that_is_not_there(study, monkeypatch):
+    for arguments, says in (
+        ([str(study.parent), "--study", "nope"], "allowed: made_up"),
+        ([str(study.parent / "nowhere")], "no such directory"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["figures", *arguments])
+        with pytest.raises(SystemExit, match=says):
+            main()

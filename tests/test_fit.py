@@ -116,8 +116,9 @@ def test_the_ways_to_name_what_was_not_reached():
 
     by_name = pole({2: 9000, 1: [7000, 8000]})
     assert np.exp(by_name.log_steps[by_name.censored]) == pytest.approx([9000, 7000, 8000])
-    pairs = pole([(2, 9000), (1, 7000), (1, 8000)])
-    assert (pairs.log_steps == by_name.log_steps).all()
+    for pairs in ([(2, 9000), (1, 7000), (1, 8000)], np.array([[2, 9000], [1, 7000], [1, 8000]])):
+        assert (pole(pairs).log_steps == by_name.log_steps).all()
+    assert (pole(np.array([2, 16_384])).log_steps == pole([2, 16_384]).log_steps).all()
     # no counts: as many steps, or samples, as the longest run, whichever is less
     bare = pole([2, 16_384])
     most_samples = (steps * TWELVE).max()
@@ -133,6 +134,9 @@ def test_the_ways_to_name_what_was_not_reached():
         (([4, 8], [100, math.nan]), "steps must be positive"),
         (([4, 8], [100, 50], "linear"), "model must be one of iiduka, mccandlish, nested"),
         (([4, 8], [100, 50], "nested", {2: -1}), "unreached must be batch sizes and steps run"),
+        (([4, 8], [100, 50], "nested", {"2": 9}), "unreached must be batch sizes and steps run"),
+        (([4, 8], [100, 50], "nested", 2), "unreached must be batch sizes, with or without"),
+        ((["a", 8], [100, 50]), "batch_sizes must be numbers, not"),
     ],
 )
 def test_bad_input_is_named(arguments, says):
@@ -195,6 +199,39 @@ def test_comparison_is_a_sequence_best_first():
     assert [one.aicc for one in found] == sorted(one.aicc for one in found)
     assert all(isinstance(one, Fit) for one in found) and found.best is found[0]
     assert found.critical_batch == found[0].critical_batch and found.reason == ""
+
+
+def test_runs_that_say_nothing_change_nothing():
+    sizes, steps = [4, 8, 16, 32, 64, 128], [1087, 458, 156, 85, 52, 37]
+    alone, more = compare(sizes, steps), compare(sizes, steps, unreached={1024: [1, 1, 1]})
+    assert [one.model for one in alone] == [one.model for one in more]
+    assert [one.aicc for one in alone] == pytest.approx([one.aicc for one in more])
+
+
+def test_too_few_runs_choose_no_form():
+    for sizes in ([4, 8, 16], [4, 8, 16, 32]):
+        exact = [int(30 + 280 / b) for b in sizes]
+        found = compare(sizes, exact)
+        assert found.critical_batch is None and found.measured.interval is None
+        assert "too few to choose a form" in found.reason
+        assert math.isinf(found.best.aicc)
+
+
+def test_fewer_seeds_do_not_make_an_interval_narrower_where_the_form_misses():
+    rng = np.random.default_rng(2)
+    places, steps = noisy(rng, nested(TWELVE, 100.0, 1.5, 3000.0), 0.03)
+    full = fit(TWELVE[places], steps, model="iiduka")
+    fewer = fit(TWELVE[places][2:], steps[2:], model="iiduka")  # one seed at the smallest b
+    assert fewer.lack_of_fit < 1e-6 and not fewer.data.replicated
+    widths = [math.log(one.interval()[1] / one.interval()[0]) for one in (full, fewer)]
+    assert widths[1] > 0.8 * widths[0]
+
+
+def test_the_measured_minimum_stands_beside_the_fits():
+    rng = np.random.default_rng(1)
+    places, steps = noisy(rng, nested(TWELVE, 100.0, 3.0, 60.0), 0.03)
+    found = compare(TWELVE[places], steps)
+    assert found.measured.batch_size == 16 and found.measured.interval[0] <= 16
 
 
 def test_a_form_that_misses_is_found_out_by_the_seeds():

@@ -33,7 +33,7 @@ def test_a_sweep_is_a_product_and_ends_with_a_table(cli, tmp_path):
         assert row[4] == ("-" if run["steps"] is None else f"{run['steps']:,}")
         assert row[5] == ("-" if run["sfo"] is None else f"{run['sfo']:,}")
         assert row[6] == f"{run['accuracy']:.2%}"
-    assert {line.split()[3] for line in outcome.out.splitlines() if "%" in line} == {
+    assert {row[3] for row in rows if len(row) > 6 and row[6].endswith("%")} == {
         "reached", "exhausted"
     }  # fmt: skip
     assert "adam: use b = " in outcome.out and "fewest gradient evaluations, K·b = " in outcome.out

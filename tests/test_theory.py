@@ -147,7 +147,8 @@ def test_outside_the_domain_there_is_none():
         ({"v_star": 0.0}, "v_star must be positive"),
         ({"M": math.inf}, "M must be positive"),
         ({"d": 0}, "d must be positive"),
-        ({"d": None}, "adam needs d"),
+        ({"d": None, "M": None}, "adam needs d, M"),
+        ({"lr": "1e-3"}, "lr must be a number, not '1e-3'"),
     ],
 )
 def test_a_parameter_outside_its_range_is_named(changed, says):
@@ -168,7 +169,10 @@ def test_what_an_optimizer_does_not_have_is_refused():
         some("sgd").vi_bound(0, 4)
     with pytest.raises(ValueError, match="K must be a whole number"):
         some("adam").vi_bound_sum(1.5, 4)
+    with pytest.raises(ValueError, match="b must be positive"):
+        some("sgd").steps(math.inf, 1.0)
     assert some("adam", beta2=0.0).c1 > 0
+    assert some("adam", beta2=0.0).vi_bound_sum(9, 4) == some("adam", beta2=0.0).vi_bound(9, 4)
 
 
 def test_lower_bounds_of_section_3():
