@@ -41,12 +41,15 @@ def test_every_file_that_the_readme_links_to_exists():
 @pytest.mark.parametrize(
     "text", [ANSWER, (ROOT / "README.md").read_text()], ids=["answer", "readme"]
 )
-def test_the_examples_of_fits_and_theory_run(text):
+def test_the_examples_of_fits_and_theory_run_and_print_what_they_say(text, capsys):
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     blocks = [block for block in blocks if "cbs_lightning.fit" in block or "theory" in block]
     assert blocks
     for block in blocks:
         exec(block, {})
+        said = re.findall(r"^print\(.*\)  # (.*)$", block, re.MULTILINE)
+        for line, wanted in zip(capsys.readouterr().out.splitlines(), said, strict=True):
+            assert line == wanted.partition(":")[0]
 
 
 def test_the_table_of_published_curves():
