@@ -1,6 +1,7 @@
 """What the runs of a curve leave open, and the batch size whose run would tell most."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from cbs_lightning.curves import Curve, Point
@@ -55,7 +56,9 @@ def _nothing_reached(curve: Curve) -> str:
     if losses:
         loss, batch_size = min(losses)
         text += f" The closest was {loss:.3g} at b = {batch_size}."
-    return f"{text} A looser stop.loss is answered at once; a larger stop.max_epochs trains on."
+    return (
+        f"{text} A looser stop.loss is answered at once; a larger stop.max_epochs takes training."
+    )
 
 
 @dataclass(frozen=True)
@@ -139,26 +142,19 @@ class _Asked:
         return [f"Only {count_of(complete, 'batch size')} reached it: too few for a curve."]
 
     def unreached(self) -> list[str]:
-        told = {Status.DIVERGED: "Diverged", None: "Not reached"}
-        found = []
-        for status, word in told.items():
-            points = [
-                (point, missed)
-                for point in self.curve.unreached
-                if (
-                    missed := [
-                        r for r in point.missed if (r.status is Status.DIVERGED) == bool(status)
-                    ]
-                )
-            ]
-            if points:
-                where = ", ".join(
-                    f"{point.batch_size}"
-                    + (f" ({len(missed)} of {len(point.runs)} seeds)" if point.reached else "")
-                    for point, missed in points
-                )
-                found.append(f"{word} at b = {where}.")
-        return found
+        return [
+            *self._where("Diverged", lambda run: run.status is Status.DIVERGED),
+            *self._where("Not reached", lambda run: run.status is not Status.DIVERGED),
+        ]
+
+    def _where(self, what: str, happened: Callable[[Result], bool]) -> list[str]:
+        places = []
+        for point in self.curve.unreached:
+            count = sum(map(happened, point.missed))
+            some = f" ({count} of {len(point.runs)} seeds)" if count < len(point.runs) else ""
+            if count:
+                places.append(f"{point.batch_size}{some}")
+        return [f"{what} at b = {', '.join(places)}."] if places else []
 
     def limits(self) -> list[str]:
         found = []

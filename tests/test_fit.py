@@ -13,6 +13,8 @@ import torch
 from scipy.optimize import minimize_scalar
 
 from cbs_lightning.fit import FORM_ERROR, Fit, compare, fit
+from cbs_lightning.forms import Shape
+from cbs_lightning.measurements import measurements
 from cbs_lightning.noisy_quadratic import NoisyQuadratic
 from cbs_lightning.readings import end_of_perfect_scaling
 
@@ -156,6 +158,27 @@ def test_aicc_counts_the_noise_scale():
     plain = 12 * math.log(2 * math.pi * found.rms_log_error**2) + 12
     assert found.sigma == pytest.approx(found.rms_log_error, rel=1e-4)
     assert found.aicc == pytest.approx(plain + 2 * 3 + 2 * 3 * 4 / (12 - 3 - 1), rel=1e-6)
+
+
+def test_derivatives_of_the_curves():
+    data = measurements(TWELVE, nested(TWELVE, 100.0, 3.0, 60.0), {2: 9000, 3: 9000})
+    shape, rows = Shape.of(data), np.array([0])
+    points = {
+        shape.curve: [3.0, 1.3, 0.7],
+        shape.paper_curve: [3.0, 0.0, 0.7],
+        shape.curve_at(np.array([2.5])): [3.0, 1.9],
+    }
+    for curve, point in points.items():
+        theta = np.array([point])
+        eta, slopes = curve(theta, rows)
+        for column in range(len(point)):
+            step = np.zeros_like(theta)
+            step[0, column] = 1e-6
+            above, below = curve(theta + step, rows)[0], curve(theta - step, rows)[0]
+            finite = np.isfinite(eta[0])
+            assert finite.sum() >= 12
+            numeric = (above[0, finite] - below[0, finite]) / 2e-6
+            assert slopes[0, finite, column] == pytest.approx(numeric, abs=1e-6)
 
 
 # --- which model, and its parameters --------------------------------------------------------------

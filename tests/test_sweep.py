@@ -59,6 +59,18 @@ def test_finished_runs_of_an_earlier_call_are_reused(cli, tmp_path, monkeypatch)
     assert found(tmp_path) == [("adam", 256, seed) for seed in (0, 1, 2)]
 
 
+def test_the_answer_is_of_the_whole_study(cli, tmp_path):
+    given = ("-m", *TINY, "stop.loss=1.8", f"output_dir={tmp_path}")
+    first = cli(*given, "batch_size=128,256")
+    assert first.code == 0 and "earlier run" not in first.out
+    second = cli(*given, "batch_size=512")
+    assert second.code == 0, second.err
+    assert "With 2 earlier runs of the study:" in second.out
+    assert "only b = 512 was run" not in second.out and "adam: use b = " in second.out
+    other = cli(*given, "batch_size=512", "optimizer=adamw")
+    assert "earlier run" not in other.out and "adamw: only b = 512 was run" in other.out
+
+
 def test_a_failing_job_does_not_take_the_others_down(cli, tmp_path, monkeypatch):
     import cbs_lightning.run
 
