@@ -49,6 +49,7 @@ def _earlier_runs(results: list[Result], directories: list[Path]) -> list[Result
     return [
         answer(run.result, run.trajectory, request)
         for study in sorted({directory.parent for directory in directories})
+        if study.is_dir()
         for run in read_study(study)[0]
         if run.directory.resolve() not in own
         for request in asked.get((run.result.study, run.result.variant), ())
