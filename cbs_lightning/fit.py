@@ -312,7 +312,7 @@ class Comparison(Sequence[Fit]):
         elif best.data.distinct < FEWEST_SIZES:
             why = f"{best.data.distinct} batch sizes that reached the threshold are too few"
         elif edge:
-            why = f"K·b is least at the {edge} batch size run"
+            why = f"K·b is least at the {edge} batch size that tells"
         elif best.critical_batch is None or best.reason:
             why = f"{best.model} fits best, and {best.reason}"
         elif (interval := best.interval()) is not None and interval[0] == 0:

@@ -45,17 +45,20 @@ class Measurements:
 
     @cached_property
     def at_edge(self) -> str:
-        """Which edge of the batch sizes run has the least median K·b, "" if none has.
+        """Which edge of the batch sizes that tell has the least median K·b, "" if none has.
 
-        A batch size that was run in vain is no edge: K·b is above what was spent there.
+        One that was run in vain tells if more was spent there than the least K·b.
         """
         sizes = np.unique(self.reached)
         if not len(sizes):
             return ""
-        least = sizes[int(np.argmin(self.median_sfo(self.log_steps[None], sizes)))]
-        if least == self.batch_sizes.min():
+        costs = self.median_sfo(self.log_steps[None], sizes)[0]
+        least = sizes[int(np.argmin(costs))]
+        spent = np.exp(self.observations.log_steps) * self.batch_sizes
+        telling = self.batch_sizes[~self.observations.censored | (spent > costs.min())]
+        if least == telling.min():
             return "smallest"
-        return "largest" if least == self.batch_sizes.max() else ""
+        return "largest" if least == telling.max() else ""
 
     @cached_property
     def replicated(self) -> bool:

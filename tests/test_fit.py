@@ -501,6 +501,14 @@ def test_without_a_minimum_none_is_claimed():
         assert found.reason.startswith("no interior minimum is supported by these data: ")
 
 
+def test_a_minimum_beside_what_stopped_too_soon_is_at_an_edge():
+    sizes, steps = TWELVE, nested(TWELVE, 300.0, 0.0, 400.0)  # least K·b at the smallest
+    for unreached, supported in (({2: 3}, False), ({2: 10**7}, True)):
+        found = compare(np.repeat(sizes, 2), np.repeat(steps, 2), unreached=unreached)
+        assert (found.best.data.at_edge == "") is supported
+        assert supported or "least at the smallest batch size that tells" in found.reason
+
+
 def test_a_thousand_bootstrap_samples(capsys):
     """Not a test of time: it prints what it took, to be looked at (the aim is 5 s)."""
     rng = np.random.default_rng(0)
