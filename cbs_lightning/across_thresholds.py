@@ -6,9 +6,9 @@ from itertools import groupby
 from typing import Any
 
 from cbs_lightning.curves import Curve, curves
+from cbs_lightning.joint_fit import FEWEST_SIZES, JointFit, joint_fit
 from cbs_lightning.recommend import Recommendation, recommend
 from cbs_lightning.results import Result
-from cbs_lightning.thresholds import FEWEST_SIZES, JointFit, joint_fit
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from cbs_lightning import results
 from cbs_lightning.curves import curves
 from cbs_lightning.figures import draw, draw_by_hyperparameter, write_study
 from cbs_lightning.figures.__main__ import main
-from cbs_lightning.figures.by_hyperparameter import ASSUMED, by_optimizer, hyperparameter_panels
+from cbs_lightning.hyperparameters import ASSUMED, by_optimizer, hyperparameter_panels
 from cbs_lightning.recommend import recommend
 from cbs_lightning.results import Request, Result, Status, answer, read_study
 from cbs_lightning.summary import summary_rows

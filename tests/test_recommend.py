@@ -10,13 +10,13 @@ import pytest
 from cbs_lightning.across_thresholds import across_thresholds
 from cbs_lightning.curves import Curve, Point
 from cbs_lightning.figures import draw_by_threshold
+from cbs_lightning.joint_fit import joint_fit
 from cbs_lightning.measurements import measurements
 from cbs_lightning.readings import measured_minimum
 from cbs_lightning.recommend import recommend
 from cbs_lightning.recommendation_file import write_recommendations
 from cbs_lightning.results import Result, Status
 from cbs_lightning.theory import constants
-from cbs_lightning.thresholds import joint_fit
 from cbs_lightning.trajectory import RuleName
 from tests.studies import make_run
 

@@ -7,13 +7,10 @@ from matplotlib.figure import Figure
 from cbs_lightning.across_thresholds import across_thresholds
 from cbs_lightning.curves import curves
 from cbs_lightning.figures.by_batch_size import TITLES, draw
-from cbs_lightning.figures.by_hyperparameter import (
-    by_optimizer,
-    draw_by_hyperparameter,
-    hyperparameter_panels,
-)
+from cbs_lightning.figures.by_hyperparameter import draw_by_hyperparameter
 from cbs_lightning.figures.by_threshold import draw_by_threshold
 from cbs_lightning.figures.style import write_figure
+from cbs_lightning.hyperparameters import by_optimizer, hyperparameter_panels
 from cbs_lightning.recommend import recommend
 from cbs_lightning.recommendation_file import write_recommendations
 from cbs_lightning.results import UNFINISHED, answer, read_study
