@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from statistics import median
 
+from cbs_lightning.fit import Comparison, compare_measurements
 from cbs_lightning.measurements import Measurements, measurements
 from cbs_lightning.results import Result, Status
 from cbs_lightning.trajectory import RuleName
@@ -113,6 +115,11 @@ class Curve:
                 for run in point.missed
             ],
         )
+
+    @cached_property
+    def comparison(self) -> Comparison:
+        """The forms fitted to it, the best first."""
+        return compare_measurements(self.measurements())
 
 
 def curves(results: Iterable[Result]) -> list[Curve]:

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from cbs_lightning.forms import FREE, STARTS, Shape
-from cbs_lightning.likelihood import LEAST_SIGMA, Floats, aicc
+from cbs_lightning.likelihood import LEAST_SIGMA, Floats, Observations, aicc
 from cbs_lightning.measurements import Measurements, Unreached, measurements
 from cbs_lightning.readings import Minimum, measured_minimum
 from cbs_lightning.wording import count_of
@@ -113,15 +113,27 @@ class Fit:
             raise ValueError(f"level must be in (0, 1), not {level}")
         if self.model == "mccandlish" or self.data.distinct <= len(FREE[self.model]):
             return None
-        if self.lack_of_fit is not None and self.lack_of_fit < MISFIT:
-            collapsed = fit_measurements(self.data.collapsed(), self.model)
-            low, high = _profile_interval(collapsed, level)
-        elif not self.data.replicated:
-            low, high = _profile_interval(self, level)
+        basis = self._basis
+        if basis.data.replicated:
+            shape = Shape.of(basis.data)
+            low, high = map(float, _quantiles(shape.critical(basis._resampled), level))
         else:
-            tail = (1 - level) / 2
-            low, high = np.quantile(self._bootstrapped, [tail, 1 - tail], method="nearest")
-        return self._widened(float(low), float(high), level)
+            low, high = _profile_interval(basis, level)
+        return self._widened(low, high, level)
+
+    def band(self, b: ArrayLike, level: float = 0.9) -> tuple[Floats, Floats] | None:
+        """Of K at every b: where that share of the curves lies that are fitted to resampled data.
+
+        Resampled as for `interval`; with one seed a batch size, log K is drawn about the curve. The
+        form is taken to be right. None where no scatter about the curve can be told.
+        """
+        if not 0 < level < 1:
+            raise ValueError(f"level must be in (0, 1), not {level}")
+        if self.data.distinct <= len(FREE[self.model]):
+            return None
+        sizes = np.atleast_1d(np.asarray(b, float))
+        low, high = _quantiles(Shape.of(self.data).steps(self._basis._resampled, sizes), level)
+        return low, high
 
     def _widened(self, low: float, high: float, level: float) -> tuple[float, float]:
         """By the error of the form, independent of the noise."""
@@ -136,17 +148,34 @@ class Fit:
         )
 
     @cached_property
-    def _bootstrapped(self) -> Floats:
-        """b* of resampled data."""
+    def _basis(self) -> "Fit":
+        """The fit to the seeds' means where they miss the form by more than seeds explain."""
+        if self.lack_of_fit is not None and self.lack_of_fit < MISFIT:
+            return fit_measurements(self.data.collapsed(), self.model)
+        return self
+
+    @cached_property
+    def _resampled(self) -> Floats:
+        """The parameters of fits to resampled data."""
         shape = Shape.of(self.data)
-        drawn = self.data.resampled(np.random.default_rng(0), BOOTSTRAPS)
+        rng = np.random.default_rng(0)
+        drawn = self.data.resampled(rng, BOOTSTRAPS) if self.data.replicated else self._drawn(rng)
         shape = replace(shape, observations=drawn)
         own = (
             math.log1p((self.B0 + self.B1) / shape.unit),
             -math.log1p(-self.B0 / shape.unit),
         )
-        found = shape.solve(self.model, np.tile(own, (BOOTSTRAPS, 1)))
-        return shape.critical(found.parameters)
+        return shape.solve(self.model, np.tile(own, (BOOTSTRAPS, 1))).parameters
+
+    def _drawn(self, rng: np.random.Generator) -> Observations:
+        """log K anew about the curve, with the scatter about it, widened by what the fit took."""
+        observations, reached = self.data.observations, self.data.reached
+        spare = max(len(reached) - len(FREE[self.model]), 1)
+        noise = self.rms_log_error * math.sqrt(len(reached) / spare)
+        drawn = np.tile(observations.log_steps, (BOOTSTRAPS, 1))
+        about = np.log(self.steps(reached))
+        drawn[:, ~observations.censored] = rng.normal(about, noise, (BOOTSTRAPS, len(reached)))
+        return Observations(drawn, observations.censored)
 
 
 def fit(
@@ -195,6 +224,13 @@ def fit_measurements(data: Measurements, model: str) -> Fit:
         lack_of_fit=_lack_of_fit(data, residuals, parameters),
         data=data,
     )
+
+
+def _quantiles(values: Floats, level: float) -> tuple[Floats, Floats]:
+    """The ends of the central share `level`; values may be infinite."""
+    tail = (1 - level) / 2
+    low, high = np.quantile(values, [tail, 1 - tail], axis=0, method="nearest")
+    return low, high
 
 
 def _profile_interval(fitted: Fit, level: float) -> tuple[float, float]:

@@ -118,6 +118,14 @@ class Shape:
         scale: Floats = miss.mean(axis=1)
         return scale
 
+    def steps(self, theta: Floats, b: Floats) -> Floats:
+        """K at every b, for every row of parameters; infinite for b ≤ B0."""
+        gap = np.exp(-theta[:, 2:3])
+        room = b / self.unit - 1 + gap
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found = np.exp(theta[:, :1] - theta[:, 1:2]) * (1 + np.expm1(theta[:, 1:2]) / room)
+        return np.where(room > 0, found, np.inf)
+
     def critical(self, theta: Floats) -> Floats:
         """b*: 0 where K·b grows from the start, infinite where it falls without end."""
         pole, D = -np.expm1(-theta[:, 2]), np.expm1(theta[:, 1])

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from cbs_lightning.curves import Curve, Point
-from cbs_lightning.fit import MISFIT, Fit, compare_measurements
+from cbs_lightning.fit import MISFIT, Fit
 from cbs_lightning.readings import largest_within
 from cbs_lightning.unknowns import next_batch_size, unknowns
 from cbs_lightning.wording import count_of, duration
@@ -120,8 +120,8 @@ class Recommendation:
 
 
 def recommend(curve: Curve) -> Recommendation:
-    data = curve.measurements()
-    comparison = compare_measurements(data)
+    comparison = curve.comparison
+    data = comparison.best.data
     minimum = comparison.measured
     complete = [point for point in curve.distinct_points if point.all_reached]
     least = curve.best

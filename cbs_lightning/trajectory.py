@@ -107,6 +107,15 @@ def first_crossing(
     return None
 
 
+def readings(trajectory: Trajectory, rule: Rule) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """All of them, for the eye: the steps at which they are, and the losses but for rounding."""
+    starts, ends = rule.spans(trajectory.size)
+    weights = rule.weights(trajectory.size)
+    total = np.concatenate(([0.0], np.cumsum(weights * trajectory.loss)))
+    weight = np.concatenate(([0.0], np.cumsum(weights)))
+    return ends, (total[ends] - total[starts]) / (weight[ends] - weight[starts])
+
+
 def last_reading(trajectory: Trajectory, rule: Rule) -> Reading | None:
     """The latest reading; before the rule gives one, the mean over all steps so far."""
     if not len(trajectory):

@@ -21,7 +21,9 @@ from cbs_lightning.theory import constants
 from cbs_lightning.trajectory import RuleName
 from tests.studies import N, make_run, make_study
 
-FIGURES = [f"figures/{name}.{kind}" for name in ("steps", "sfo") for kind in ("png", "pdf")]
+DRAWN = ("sfo", "steps", "seconds", "tradeoff", "losses_adam", "losses_sgd")
+FIGURES = [f"figures/{name}.{kind}" for name in DRAWN for kind in ("png", "pdf")]
+SHEET = "figures/contact_sheet.png"
 TABLES = [f"tables/time_and_accuracy.{kind}" for kind in ("csv", "md", "tex")]
 
 
@@ -30,6 +32,12 @@ def study(tmp_path) -> Path:
     path = tmp_path / "made_up"
     make_study(path)
     return path
+
+
+@pytest.fixture
+def without_pictures(monkeypatch) -> None:
+    """For what is not about them."""
+    monkeypatch.setattr("cbs_lightning.figures.study.write_figures", lambda study: [])
 
 
 def study_curves(study: Path):
@@ -51,7 +59,7 @@ def figures(monkeypatch, capsys, output_dir) -> str:
 
 def test_everything_is_written_and_told_of(study, monkeypatch, capsys):
     out = figures(monkeypatch, capsys, study.parent)
-    for name in (*FIGURES, *TABLES, "summary.csv", "recommendation.json"):
+    for name in (*FIGURES, SHEET, *TABLES, "summary.csv", "recommendation.json"):
         assert (study / name).stat().st_size > 100
         assert str(study / name) in out
     assert "adam: use b = 8: fewest gradient evaluations, K·b = 3,000 in 375 steps" in out
@@ -61,7 +69,7 @@ def test_the_same_results_give_the_same_bytes(study):
     contents = []
     for _ in range(2):
         write_study(study)
-        names = (*FIGURES, *TABLES, "summary.csv", "recommendation.json")
+        names = (*FIGURES, SHEET, *TABLES, "summary.csv", "recommendation.json")
         contents.append([(study / name).read_bytes() for name in names])
     assert contents[0] == contents[1]
 
@@ -113,8 +121,10 @@ def test_several_seeds_are_points_around_their_median(tmp_path):
     assert curve.points[0].steps == 4 * 125
     assert "(3 seeds, resampled)" in plain_answer(curve)
     axes = draw("seeds", [curve], "steps").axes[0]
-    assert len(axes.collections[0].get_offsets()) == 6
-    write_study(study)
+    drawn = [tuple(map(tuple, found.get_offsets())) for found in axes.collections[1::2]]
+    assert drawn == [((8, 375), (8, 500), (8, 1000)), ((16, 126), (16, 378), (16, 630))]
+    ranges = [found.get_segments()[0].tolist() for found in axes.collections[::2]]
+    assert ranges == [[[8, 375], [8, 1000]], [[16, 126], [16, 630]]]
 
 
 def test_a_seed_that_did_not_reach_rules_its_batch_size_out(tmp_path):
@@ -128,7 +138,7 @@ def test_a_seed_that_did_not_reach_rules_its_batch_size_out(tmp_path):
     assert [point.batch_size for point in curve.unreached] == [8]
 
 
-def test_unfinished_runs_are_not_told_as_unreached(tmp_path):
+def test_unfinished_runs_are_not_told_as_unreached(tmp_path, without_pictures):
     study = tmp_path / "unfinished"
     make_run(study, "adam", 8, 2)
     make_run(study, "adam", 16, 3)
@@ -144,7 +154,7 @@ def test_unfinished_runs_are_not_told_as_unreached(tmp_path):
     assert "| 32 | interrupted |" in (study / TABLES[1]).read_text()
 
 
-def test_only_an_unfinished_run(tmp_path):
+def test_only_an_unfinished_run(tmp_path, without_pictures):
     study = tmp_path / "begun"
     make_run(study, "adam", 8, 2, reached=False)
     directory = next(study.iterdir())
@@ -166,7 +176,7 @@ def rows_of(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_summary_has_a_row_per_run_threshold_and_rule(study):
+def test_summary_has_a_row_per_run_threshold_and_rule(study, without_pictures):
     write_study(study)
     rows = rows_of(study / "summary.csv")
     left_out = ("versions", "configuration")
@@ -214,7 +224,7 @@ def test_a_run_that_stopped_too_soon_for_a_threshold_has_no_status_there(tmp_pat
     assert curves([row]) == []
 
 
-def test_tables_without_the_paper(study):
+def test_tables_without_the_paper(study, without_pictures):
     write_study(study)
     markdown = (study / TABLES[1]).read_text()
     assert "| 8 | reached | 375 | 3,000 | 50.00 | 187.5 |" in markdown
@@ -224,7 +234,7 @@ def test_tables_without_the_paper(study):
     assert r"\begin{tabular}{rrrrrr}" in latex and r"accuracy \%" in latex
 
 
-def test_tables_beside_the_papers_numbers(tmp_path):
+def test_tables_beside_the_papers_numbers(tmp_path, without_pictures):
     study = tmp_path / "cifar10_resnet20"
     make_run(study, "adam", 2048, 3)
     make_run(study, "adam", 4096, 3, variant="adam resnet20")
@@ -241,7 +251,7 @@ def test_tables_beside_the_papers_numbers(tmp_path):
     assert "| 64 | not measured | - | - | - | - | not reached | - |" in markdown
 
 
-def test_every_number_of_a_table_is_in_the_summary(study):
+def test_every_number_of_a_table_is_in_the_summary(study, without_pictures):
     write_study(study)
     summary = {
         (row["variant"], row["batch_size"]): row
@@ -276,7 +286,9 @@ def test_nothing_there(tmp_path, monkeypatch, capsys):
         (results.TRAJECTORY, None),
     ],
 )
-def test_a_broken_run_directory_is_named_and_skipped(study, monkeypatch, capsys, name, content):
+def test_a_broken_run_directory_is_named_and_skipped(
+    study, monkeypatch, capsys, without_pictures, name, content
+):
     broken = next(study.glob("adam-b16-*"))
     (broken / name).unlink()
     if content is not None:
@@ -331,8 +343,8 @@ def test_optimizers_without_a_colour_of_their_own_differ(tmp_path):
     study = tmp_path / "new"
     for optimizer in ("radam", "nadam", "adagrad", "adam"):
         make_run(study, optimizer, 8, 2)
-    axes = draw("new", list(study_curves(study).values()), "steps").axes[0]
-    assert len({handle.get_color() for handle in axes.get_legend().get_lines()[:4]}) == 4
+    names, _ = draw("new", list(study_curves(study).values()), "steps").legends
+    assert len({handle.get_color() for handle in names.get_lines()}) == 4
 
 
 def test_runs_in_slices_are_told_and_drawn_with_a_marker_of_their_own(tmp_path):
@@ -349,7 +361,7 @@ def test_runs_in_slices_are_told_and_drawn_with_a_marker_of_their_own(tmp_path):
         if line.get_markerfacecolor() == "white" and line.get_marker() != "*"
     ]
     assert [float(line.get_xdata()[0]) for line in hollow] == [32, 64]
-    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    labels = [text.get_text() for text in axes.figure.legends[1].get_texts()]
     assert "in slices, seen by BatchNorm" in labels
 
 
@@ -459,7 +471,7 @@ def test_a_study_of_hyperparameters_alone_has_no_curves_over_batch_sizes(tmp_pat
         results.write_result(directory, replace(result, lr=lr))
     lines = write_study(study)
     written = sorted(path.name for path in (study / "figures").glob("*.png"))
-    assert written == ["hyperparameters_sgd_b8.png"]
+    assert written == ["contact_sheet.png", "hyperparameters_sgd_b8.png"]
     assert any("sgd lr=0.1: only b = 8 was run" in line for line in lines)
     assert any("fewest steps (250) at learning rate = 0.1" in line for line in lines)
 

@@ -3,6 +3,16 @@
 from cbs_lightning.figures.by_batch_size import draw
 from cbs_lightning.figures.by_hyperparameter import draw_by_hyperparameter
 from cbs_lightning.figures.by_threshold import draw_by_threshold
-from cbs_lightning.figures.study import write_study
+from cbs_lightning.figures.losses import draw_losses
+from cbs_lightning.figures.study import write_figures, write_study
+from cbs_lightning.figures.tradeoff import draw_tradeoff
 
-__all__ = ["draw", "draw_by_hyperparameter", "draw_by_threshold", "write_study"]
+__all__ = [
+    "draw",
+    "draw_by_hyperparameter",
+    "draw_by_threshold",
+    "draw_losses",
+    "draw_tradeoff",
+    "write_figures",
+    "write_study",
+]

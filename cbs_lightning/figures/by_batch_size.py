@@ -1,6 +1,8 @@
-"""Steps and SFO against batch size, the paper's Figures 1 to 4."""
+"""Steps, SFO and seconds against batch size; the first two are the paper's Figures 1 to 4."""
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
@@ -8,96 +10,174 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from cbs_lightning.curves import Curve, Point
+from cbs_lightning.figures.pattern import ROW_HEIGHT, draw_pattern, pattern_keys
 from cbs_lightning.figures.style import (
     DASHED,
+    GRAY,
     HOLLOW,
-    LEGEND_ROW_HEIGHT,
     PLOT_HEIGHT,
     STYLE,
     UNREACHED_ROW,
     WIDTH,
+    add_legend,
     colors_of,
     draw_band,
+    key,
     markers_of,
+    set_batch_sizes,
     set_octaves,
+    shortened,
 )
+from cbs_lightning.likelihood import Floats
+from cbs_lightning.paper import PaperCell
+from cbs_lightning.recommend import LEVEL
 from cbs_lightning.results import Result
 
-LONGEST_LABEL = 70  # characters that fit in one legend column
-TITLES = {"steps": "Steps K", "sfo": "SFO complexity K·b"}
+
+@dataclass(frozen=True)
+class Quantity:
+    """What is drawn, whose least is marked, and how much of it a step is where theory says that."""
+
+    title: str
+    value: Callable[[Point | Result], float | None]
+    chosen: Callable[[Curve], Point | None]
+    chosen_label: str
+    per_step: Callable[[Floats], Floats] | None = None
 
 
-def draw(study: str, study_curves: list[Curve], quantity: str) -> Figure:
-    """Steps or SFO against batch size, all curves together."""
+def _fastest(curve: Curve) -> Point | None:
+    complete = [point for point in curve.distinct_points if point.all_reached and point.seconds]
+    return min(complete, key=lambda point: point.seconds or math.inf, default=None)
+
+
+QUANTITIES = {
+    "sfo": Quantity(
+        "SFO complexity K·b",
+        lambda item: item.sfo,
+        lambda curve: curve.best,
+        "least SFO",
+        lambda sizes: sizes,
+    ),
+    "steps": Quantity(
+        "Steps K",
+        lambda item: item.steps,
+        lambda curve: curve.best,
+        "least SFO",
+        np.ones_like,
+    ),
+    "seconds": Quantity(
+        "Seconds of training", lambda item: item.seconds, _fastest, "fastest of those run"
+    ),
+}
+
+
+def draw(
+    study: str,
+    study_curves: list[Curve],
+    name: str,
+    paper: dict[str, list[PaperCell]] | None = None,
+) -> Figure:
+    """One quantity against batch size, all curves together; `paper` is drawn as a strip below."""
+    quantity = QUANTITIES[name]
     with mpl.rc_context(STYLE):
         markers = markers_of((curve.variant, curve.optimizer) for curve in study_curves)
         colors = colors_of(curve.optimizer for curve in study_curves)
-        handles = _legend_handles(study_curves, markers, colors)
-        columns = 2 if max(len(str(h.get_label())) for h in handles) <= LONGEST_LABEL // 2 else 1
-        height = PLOT_HEIGHT + LEGEND_ROW_HEIGHT * -(-len(handles) // columns)
-        figure = Figure((WIDTH, height), layout="constrained")
-        axes = figure.add_subplot()
-        value = _value(quantity)
+        strip = 2 * ROW_HEIGHT * len(paper) if paper else 0.0
+        figure = Figure((WIDTH, PLOT_HEIGHT + strip), layout="constrained")
+        heights = [PLOT_HEIGHT, strip] if paper else [1]
+        axes, *below = figure.subplots(len(heights), height_ratios=heights, squeeze=False)[:, 0]
+        sizes = {point.batch_size for curve in study_curves for point in curve.points}
+        sizes |= {cell.batch_size for cells in (paper or {}).values() for cell in cells}
+        set_batch_sizes(axes, sizes)
+        _set_values(axes, study_curves, quantity)
         for curve in study_curves:
-            _draw_curve(
-                axes, curve, value, quantity, markers[curve.variant], colors[curve.optimizer]
-            )
-        _set_log2_axes(axes, study_curves, value)
+            _draw_curve(axes, curve, quantity, markers[curve.variant], colors[curve.optimizer])
         missed = [curve for curve in study_curves if curve.unreached]
         for row, curve in enumerate(missed):
             _draw_unreached(axes, curve, row, colors[curve.optimizer])
         if missed:
             draw_band(axes, UNREACHED_ROW * len(missed) + 0.01)
-        first = study_curves[0]
-        axes.set_xlabel("Batch size b")
-        axes.set_ylabel(f"{TITLES[quantity]} to loss ≤ {first.threshold:g}")
-        axes.set_title(_title(study, study_curves), loc="left", fontsize=9)
-        axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(-0.02, -0.17), ncols=columns)
+        first = study_curves[0] if study_curves else None
+        axes.set_ylabel(quantity.title + (f" to loss ≤ {first.threshold:g}" if first else ""))
+        axes.set_title(_title(study, study_curves), loc="left")
+        names = _names(study_curves, quantity, markers, colors)
+        keys = _keys(study_curves, quantity)
+        for strip_axes in below:
+            draw_pattern(strip_axes, study_curves, paper or {}, colors)
+            set_batch_sizes(strip_axes, sizes)
+            axes.tick_params(labelbottom=False)
+            keys += pattern_keys()
+        (below or [axes])[0].set_xlabel("Batch size b")
+        add_legend(figure, (names, 1), (keys, 2))
     return figure
 
 
-def _value(quantity: str) -> Callable[[Point | Result], float | None]:
-    return lambda item: getattr(item, quantity)
-
-
-def _draw_curve(
-    axes: Axes,
-    curve: Curve,
-    value: Callable[[Point | Result], float | None],
-    quantity: str,
-    marker: str,
-    color: str,
-) -> None:
-    measured = [(point.batch_size, value(point)) for point in curve.points if point.reached]
-    if not measured:
+def _draw_curve(axes: Axes, curve: Curve, quantity: Quantity, marker: str, color: str) -> None:
+    value = quantity.value
+    reached = [(point, found) for point in curve.points if (found := value(point)) is not None]
+    if not reached:
         return
-    sizes, medians = zip(*measured, strict=True)
-    axes.plot(sizes, medians, color=color, marker=marker, markersize=4.5, zorder=3)
-    for point in curve.points:
-        if point.sliced and (height := value(point)) is not None:
-            axes.plot(point.batch_size, height, color=color, marker=marker, zorder=3.5, **HOLLOW)
-    if len(curve.seeds) > 1:
-        runs = [(point.batch_size, value(run)) for point in curve.points for run in point.reached]
-        run_sizes, run_values = zip(*runs, strict=True)
-        axes.scatter(run_sizes, run_values, s=9, color=color, alpha=0.45, lw=0, zorder=2)
-    best = curve.best
-    if best is None or best.sfo is None or (lowest := value(best)) is None:
-        return
-    everywhere = np.array([point.batch_size for point in curve.points], float)
-    scaling = best.sfo / everywhere if quantity == "steps" else np.full(len(everywhere), best.sfo)
-    axes.plot(everywhere, scaling, color=color, lw=0.9, ls=DASHED, alpha=0.8, zorder=1)
+    fitted = quantity.per_step is not None and _draw_fit(axes, curve, quantity.per_step, color)
     axes.plot(
-        best.batch_size,
+        [point.batch_size for point, _ in reached],
+        [found for _, found in reached],
+        color=color,
+        marker=marker,
+        markersize=3.8,
+        ls="none" if fitted else "-",
+        zorder=3,
+    )
+    for point, found in reached:
+        if point.sliced:
+            axes.plot(point.batch_size, found, color=color, marker=marker, zorder=3.5, **HOLLOW)
+        own = [each for run in point.reached if (each := value(run)) is not None]
+        if len(own) > 1:
+            axes.vlines(point.batch_size, min(own), max(own), color=color, lw=0.9, zorder=2)
+            axes.scatter(
+                [point.batch_size] * len(own), own, s=14, marker="_", color=color, lw=0.9, zorder=2
+            )
+    chosen = quantity.chosen(curve)
+    if chosen is None or (lowest := value(chosen)) is None:
+        return
+    if quantity.per_step is not None and chosen.sfo is not None:
+        sizes = np.array([point.batch_size for point in curve.points], float)
+        scaling = chosen.sfo / sizes * quantity.per_step(sizes)
+        axes.plot(sizes, scaling, color=color, lw=0.8, ls=DASHED, alpha=0.8, zorder=1)
+    axes.plot(
+        chosen.batch_size,
         lowest,
         marker="*",
-        markersize=13,
-        color="white" if best.sliced else color,
-        markeredgecolor=color if best.sliced else "white",
-        markeredgewidth=0.8,
+        markersize=10,
+        color="white" if chosen.sliced else color,
+        markeredgecolor=color if chosen.sliced else "white",
+        markeredgewidth=0.7,
         zorder=4,
     )
+
+
+def _draw_fit(axes: Axes, curve: Curve, per_step: Callable[[Floats], Floats], color: str) -> bool:
+    """The best form's curve with its band, and b* with its interval; False where there is none."""
+    comparison = curve.comparison
+    best = comparison.best
+    sizes = [point.effective_batch_size for point in curve.points if point.reached]
+    grid = np.geomspace(min(sizes), max(sizes), 200)
+    if (band := best.band(grid, LEVEL)) is None:
+        return False
+    axes.plot(grid, best.steps(grid) * per_step(grid), color=color, lw=1.0, zorder=2.5)
+    low, high = (np.minimum(edge, 1e300) * per_step(grid) for edge in band)
+    axes.fill_between(grid, low, high, color=color, alpha=0.15, lw=0, zorder=1.5)
+    critical, interval = comparison.critical_batch, best.interval(LEVEL)
+    if critical is not None and interval is not None:
+        height = best.steps(critical) * per_step(np.array(critical))
+        left, right = axes.get_xlim()
+        ends = np.clip(interval, left, right)
+        axes.plot(ends, [height] * 2, color=color, lw=2.6, alpha=0.55, zorder=3.6)
+        look: dict[str, Any] = {"mec": "white", "mew": 0.6, "zorder": 4.5}
+        axes.plot(critical, height, color=color, marker="D", ms=4.6, **look)
+    return True
 
 
 def _draw_unreached(axes: Axes, curve: Curve, row: int, color: str) -> None:
@@ -108,68 +188,78 @@ def _draw_unreached(axes: Axes, curve: Curve, row: int, color: str) -> None:
         [1 - UNREACHED_ROW * (row + 0.6)] * len(sizes),
         ls="none",
         marker="x",
-        markersize=5,
-        markeredgewidth=1.4,
+        markersize=4.2,
+        markeredgewidth=1.2,
         color=color,
         transform=axes.get_xaxis_transform(),
         clip_on=False,
     )
 
 
-def _set_log2_axes(
-    axes: Axes, study_curves: list[Curve], value: Callable[[Point | Result], float | None]
-) -> None:
-    sizes = [point.batch_size for curve in study_curves for point in curve.points]
+def _set_values(axes: Axes, study_curves: list[Curve], quantity: Quantity) -> None:
     values = [
         found
         for curve in study_curves
         for point in curve.points
         for run in point.reached
-        if (found := value(run)) is not None
+        if (found := quantity.value(run))
     ]
     rows_of_unreached = sum(bool(curve.unreached) for curve in study_curves)
-    axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
-    low, high = np.log2(min(sizes)), np.log2(max(sizes))
-    set_octaves(axes.xaxis, low, high, 0.4)
-    axes.set_xlim(2 ** (low - 0.4), 2 ** (high + 0.4))
-    low, high = (np.log2(min(values)), np.log2(max(values))) if values else (0.0, 1.0)
+    if not values:
+        axes.set_yticks([], minor=False)
+        axes.minorticks_off()
+        look: dict[str, Any] = {"ha": "center", "color": GRAY, "transform": axes.transAxes}
+        axes.text(0.5, 0.45, "No run reached the threshold", **look)
+        return
+    low, high = np.log2(min(values)), np.log2(max(values))
     span = max(high - low, 2.0)
     low, high = (low + high - span) / 2, (low + high + span) / 2
-    top = high + span * (0.08 + 1.3 * UNREACHED_ROW * rows_of_unreached)
-    axes.set_ylim(2 ** (low - 0.08 * span), 2**top)
-    band = UNREACHED_ROW * rows_of_unreached + 0.02 if rows_of_unreached else 0.0
     bottom = low - 0.08 * span
+    top = high + span * (0.08 + 1.3 * UNREACHED_ROW * rows_of_unreached)
+    axes.set_ylim(2**bottom, 2**top)
+    band = UNREACHED_ROW * rows_of_unreached + 0.02 if rows_of_unreached else 0.0
     set_octaves(axes.yaxis, bottom, top - band * (top - bottom), 0.0)
 
 
-def _legend_handles(
-    study_curves: list[Curve], markers: dict[str, str], colors: dict[str, str]
+def _names(
+    study_curves: list[Curve], quantity: Quantity, markers: dict[str, str], colors: dict[str, str]
 ) -> list[Line2D]:
     handles = []
+    fitted = quantity.per_step is not None
     for curve in study_curves:
-        best = f", least SFO at b = {curve.best.batch_size}" if curve.best else ", no minimum"
-        room = LONGEST_LABEL - len(best)
-        name = curve.variant if len(curve.variant) <= room else curve.variant[: room - 3] + "..."
-        marker = markers[curve.variant]
-        handles.append(
-            Line2D([], [], color=colors[curve.optimizer], marker=marker, ms=4.5, label=name + best)
-        )
-    gray: dict[str, Any] = {"color": "#555555"}
-    if any(curve.best for curve in study_curves):
-        handles.append(Line2D([], [], ls="none", marker="*", ms=9, label="least SFO", **gray))
-        handles.append(Line2D([], [], lw=0.9, ls=DASHED, label="perfect scaling", **gray))
+        chosen = quantity.chosen(curve)
+        told = f": {quantity.chosen_label} at b = {chosen.batch_size}" if chosen else ": no minimum"
+        critical = curve.comparison.critical_batch if fitted else None
+        told += f", fitted b* = {critical:.3g}" if critical is not None else ""
+        color, marker = colors[curve.optimizer], markers[curve.variant]
+        name = shortened(curve.variant, 62 - len(told))
+        handles.append(key(name + told, color=color, marker=marker, ms=3.8))
+    return handles
+
+
+def _keys(study_curves: list[Curve], quantity: Quantity) -> list[Line2D | Patch]:
+    handles: list[Line2D | Patch] = []
+    fitted = quantity.per_step is not None
+    if any(len(curve.seeds) > 1 for curve in study_curves):
+        handles.append(key("median and range of seeds", marker="|", ms=8, ls="none", mew=0.9))
+    if any(quantity.chosen(curve) for curve in study_curves):
+        handles.append(key(quantity.chosen_label, ls="none", marker="*", ms=8))
+    if fitted and any(curve.best for curve in study_curves):
+        handles.append(key("perfect scaling", lw=0.8, ls=DASHED))
+    if fitted and any(curve.comparison.best.band(1.0) for curve in study_curves):
+        handles.append(Patch(facecolor=GRAY, alpha=0.25, label=f"fit, {LEVEL:.0%} band"))
+    if fitted and any(curve.comparison.critical_batch for curve in study_curves):
+        handles.append(key(f"fitted b*, {LEVEL:.0%} interval", marker="D", ms=4.2, lw=2.6))
     if any(curve.unreached for curve in study_curves):
-        handles.append(
-            Line2D([], [], ls="none", marker="x", ms=5, label="threshold not reached", **gray)
-        )
+        handles.append(key("threshold not reached", ls="none", marker="x", ms=4.5))
     if any(point.sliced and point.reached for curve in study_curves for point in curve.points):
-        label = "in slices, seen by BatchNorm"
-        handles.append(Line2D([], [], ls="none", marker="o", label=label, **gray, **HOLLOW))
+        handles.append(key("in slices, seen by BatchNorm", ls="none", marker="o", **HOLLOW))
     return handles
 
 
 def _title(study: str, study_curves: list[Curve]) -> str:
     seeds = {seed for curve in study_curves for seed in curve.seeds}
     told = f"{len(seeds)} seeds, median" if len(seeds) > 1 else "".join(f"seed {s}" for s in seeds)
-    return f"{study}: rule {study_curves[0].rule}, {told or 'no run finished'}"
+    rule = f"rule {study_curves[0].rule}, " if study_curves else ""
+    return f"{shortened(study)}: {rule}{told or 'no run finished'}"

@@ -11,11 +11,20 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
-from cbs_lightning.figures.style import DASHED, STYLE, colors_of, draw_band, set_plain_log
+from cbs_lightning.figures.style import (
+    DASHED,
+    GRAY,
+    STYLE,
+    colors_of,
+    draw_band,
+    key,
+    set_plain_log,
+    shortened,
+)
 from cbs_lightning.hyperparameters import NAMES, THE_BOUND, THE_SUM, Panel
 from cbs_lightning.wording import count_of
 
-PANEL_WIDTH, HEIGHT = 2.7, 4.6  # inches
+PANEL_WIDTH, HEIGHT = 2.4, 4.2  # inches
 BAND = 0.1  # of the axes' height, for what was not reached
 
 
@@ -36,9 +45,9 @@ def draw_by_hyperparameter(study: str, panels: list[Panel]) -> Figure:
         grid[0, 0].set_ylabel(f"Steps K to loss ≤ {threshold:g}")
         grid[1, 0].set_ylabel("Bound on VI(K, θ)")
         seeds = {run.seed for panel in panels for run in panel.runs}
-        title = f"{study}: {panels[0].optimizer}, b = {panels[0].batch_size}, "
+        title = f"{shortened(study)}: {panels[0].optimizer}, b = {panels[0].batch_size}, "
         title += f"rule {panels[0].runs[0].rule}, {count_of(len(seeds), 'seed')}"
-        grid[0, 0].set_title(title, loc="left", fontsize=9)
+        grid[0, 0].set_title(title, loc="left")
         figure.legend(handles=_handles(panels), loc="outside upper right", ncols=4)
         if any(panel.constants(value) for panel in panels for value in panel.values):
             figure.text(0.01, 0.01, panels[0].assumption(), fontsize=7)
@@ -78,7 +87,7 @@ def _draw_bound(axes: Axes, panel: Panel, color: str) -> None:
         values = 1 - np.geomspace(1 - low, 1 - high, 100)
     found = [(value, bounds) for value in values if (bounds := panel.bounds(float(value)))]
     if not found:
-        axes.text(0.5, 0.5, "no bound", ha="center", transform=axes.transAxes, color="#555555")
+        axes.text(0.5, 0.5, "no bound", ha="center", transform=axes.transAxes, color=GRAY)
         return
     place = _place(panel.name)
     places = [float(place(value)) for value, _ in found]
@@ -105,13 +114,12 @@ def _set_axis(axes: Axes, panel: Panel) -> None:
 
 
 def _handles(panels: list[Panel]) -> list[Line2D]:
-    gray: dict[str, Any] = {"color": "#555555"}
-    handles = [Line2D([], [], marker="o", ms=4, label="steps, median", **gray)]
+    handles = [key("steps, median", marker="o", ms=4)]
     if any(panel.missed(value) for panel in panels for value in panel.values):
-        handles.append(Line2D([], [], ls="none", marker="x", label="not reached", **gray))
+        handles.append(key("not reached", ls="none", marker="x"))
     drawn = {name for panel in panels for value in panel.values for name in panel.bounds(value)}
     if THE_BOUND in drawn:
-        handles.append(Line2D([], [], label=THE_BOUND, **gray))
+        handles.append(key(THE_BOUND))
     if THE_SUM in drawn:
-        handles.append(Line2D([], [], ls=DASHED, lw=1.1, label=THE_SUM, **gray))
+        handles.append(key(THE_SUM, ls=DASHED, lw=1.1))
     return handles

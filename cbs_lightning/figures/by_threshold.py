@@ -14,19 +14,20 @@ from cbs_lightning.across_thresholds import AcrossThresholds
 from cbs_lightning.figures.style import (
     DASHED,
     HOLLOW,
-    LEGEND_ROW_HEIGHT,
     PLOT_HEIGHT,
     STYLE,
     WIDTH,
+    add_legend,
     colors_of,
+    key,
     markers_of,
     set_octaves,
+    shortened,
 )
+from cbs_lightning.recommend import LEVEL
 from cbs_lightning.wording import count_of
 
-SPREAD = (
-    0.012  # between variants, as a share of the axis, so that their intervals can be told apart
-)
+SPREAD = 0.015  # of the axis between variants, so that their intervals can be told apart
 
 
 def draw_by_threshold(study: str, variants: list[AcrossThresholds]) -> Figure | None:
@@ -38,9 +39,7 @@ def draw_by_threshold(study: str, variants: list[AcrossThresholds]) -> Figure | 
         markers = markers_of((variant.variant, variant.optimizer) for variant in variants)
         colors = colors_of(variant.optimizer for variant in variants)
         agreeing = [v for v in variants if not v.joint.reason and not v.joint.contradicted]
-        handles = _handles(variants, markers, colors, bool(agreeing))
-        height = PLOT_HEIGHT + LEGEND_ROW_HEIGHT * -(-len(handles) // 2)
-        figure = Figure((WIDTH, height), layout="constrained")
+        figure = Figure((WIDTH, PLOT_HEIGHT), layout="constrained")
         axes = figure.add_subplot()
         axes.set_xscale("log")
         axes.set_yscale("log", base=2)
@@ -62,14 +61,18 @@ def draw_by_threshold(study: str, variants: list[AcrossThresholds]) -> Figure | 
         set_octaves(axes.yaxis, math.log2(low), math.log2(high), 0.0)
         axes.set_xlabel("Loss threshold (stricter to the right)")
         axes.set_ylabel("Critical batch size b*")
-        axes.set_title(_title(study, variants), loc="left", fontsize=9)
-        axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(-0.02, -0.17), ncols=2)
+        axes.set_title(_title(study, variants), loc="left")
+        names = [
+            key(shortened(one.variant), color=colors[one.optimizer], marker=marker, **HOLLOW)
+            for one, marker in zip(variants, markers.values(), strict=True)
+        ]
+        add_legend(figure, (names, 3), (_keys(variants, bool(agreeing)), 1))
     return figure
 
 
 def _title(study: str, variants: list[AcrossThresholds]) -> str:
     seeds = {seed for variant in variants for found in variant.at for seed in found.seeds}
-    return f"{study}: rule {variants[0].at[0].rule}, {count_of(len(seeds), 'seed')}"
+    return f"{shortened(study)}: rule {variants[0].at[0].rule}, {count_of(len(seeds), 'seed')}"
 
 
 def _draw_variant(
@@ -79,15 +82,15 @@ def _draw_variant(
     line: dict[str, Any] = {"color": color, "solid_capstyle": "butt"}
     for found in variant.at:
         x = found.threshold * shift
-        for interval, width in ((found.interval, 0.9), (found.fits[0].interval, 4.0)):
+        for interval, width in ((found.interval, 0.9), (found.fits[0].interval, 3.2)):
             if interval is not None and (width < 1 or found.critical_batch is not None):
                 ends = np.clip(interval, bottom, top)
                 axes.plot([x, x], ends, lw=width, alpha=1 if width < 1 else 0.4, **line)
                 for end, given, arrow in zip(ends, interval, "v^", strict=True):
                     if width < 1 and end != given:  # open
-                        axes.plot(x, end, color=color, marker=arrow, ms=6, clip_on=False)
+                        axes.plot(x, end, color=color, marker=arrow, ms=4, clip_on=False)
         if found.critical_batch is not None:
-            axes.plot(x, found.critical_batch, color=color, marker="D", ms=4.5, zorder=4)
+            axes.plot(x, found.critical_batch, color=color, marker="D", ms=3.8, zorder=4)
     measured = [
         (found.threshold * shift, found.least_sfo.batch_size)
         for found in variant.at
@@ -108,39 +111,17 @@ def _size_range(variants: list[AcrossThresholds]) -> tuple[float, float]:
     return min(sizes, default=1) / 2.2, max(sizes, default=2) * 2.2
 
 
-def _handles(
-    variants: list[AcrossThresholds],
-    markers: dict[str, str],
-    colors: dict[str, str],
-    with_theory: bool,
-) -> list[Line2D]:
-    handles = [
-        Line2D(
-            [], [], color=colors[v.optimizer], marker=markers[v.variant], label=v.variant, **HOLLOW
-        )
-        for v in variants
-    ]
-    gray = "#555555"
-    handles.append(
-        Line2D(
-            [],
-            [],
-            color=gray,
-            marker="o",
-            lw=0.9,
-            label="least SFO of those run, 90% interval",
-            **HOLLOW,
-        )
-    )
+def _keys(variants: list[AcrossThresholds], with_theory: bool) -> list[Line2D]:
+    handles = []
+    label = f"least SFO of those run, {LEVEL:.0%} interval"
+    handles.append(key(label, marker="o", lw=0.9, **HOLLOW))
     if any(found.critical_batch for variant in variants for found in variant.at):
-        label = "fitted b*, 90% interval"
-        handles.append(Line2D([], [], color=gray, marker="D", ms=4.5, ls="none", label=label))
+        label = f"fitted b*, {LEVEL:.0%} interval"
+        handles.append(key(label, marker="D", ms=3.8, ls="none"))
     if any(_open(found.interval) for variant in variants for found in variant.at):
-        label = "open: nothing was run beyond"
-        handles.append(Line2D([], [], color=gray, marker="v", ms=6, lw=0.9, label=label))
+        handles.append(key("open: nothing was run beyond", marker="v", ms=4, lw=0.9))
     if with_theory:
-        label = "theorem, all thresholds together"
-        handles.append(Line2D([], [], color=gray, lw=0.9, ls=DASHED, label=label))
+        handles.append(key("theorem, all thresholds together", lw=0.9, ls=DASHED))
     return handles
 
 

@@ -1,61 +1,105 @@
 """All that is made of a study's runs: summary, answer, tables and figures."""
 
+import hashlib
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from cbs_lightning.across_thresholds import across_thresholds
-from cbs_lightning.curves import curves
-from cbs_lightning.figures.by_batch_size import TITLES, draw
+from cbs_lightning.figures.beside_paper import draw_beside_paper
+from cbs_lightning.figures.by_batch_size import QUANTITIES, draw
 from cbs_lightning.figures.by_hyperparameter import draw_by_hyperparameter
 from cbs_lightning.figures.by_threshold import draw_by_threshold
+from cbs_lightning.figures.contact_sheet import write_contact_sheet
+from cbs_lightning.figures.losses import draw_losses
 from cbs_lightning.figures.style import write_figure
-from cbs_lightning.hyperparameters import by_optimizer, hyperparameter_panels
-from cbs_lightning.recommend import recommend
+from cbs_lightning.figures.tradeoff import draw_tradeoff
+from cbs_lightning.hyperparameters import by_optimizer
+from cbs_lightning.loss_curves import LossCurve, loss_curve
+from cbs_lightning.paper import paper_cells
 from cbs_lightning.recommendation_file import write_recommendations
-from cbs_lightning.results import UNFINISHED, answer, read_study
-from cbs_lightning.summary import summary_rows, usual_request, write_summary
-from cbs_lightning.tables import write_tables
-from cbs_lightning.wording import count_of
+from cbs_lightning.study import Study, read
+from cbs_lightning.summary import write_summary
+from cbs_lightning.tables import table_rows, write_tables
+
+FIGURES = "figures"
+CONTACT_SHEET = "contact_sheet"
+LOSSES, HYPERPARAMETERS = "losses_", "hyperparameters_"
+# Those that a study may have; what it no longer has is removed.
+NAMES = (*QUANTITIES, "tradeoff", "critical_batch", "paper", CONTACT_SHEET)
+LONGEST_NAME = 80  # characters of a file's
 
 
 def write_study(directory: Path) -> list[str]:
     """Write a study's summary, answer, tables and figures; return the lines that tell of them."""
-    runs, broken = read_study(directory)
-    lines = [f"skipped {run.directory}: {run.reason}" for run in broken]
-    if not runs:
-        return [*lines, f"{directory}: no run that can be read"]
-    request = usual_request(runs)
-    asked = f"loss <= {request.threshold:g} by rule {request.rule}"
-    answers = [answer(run.result, run.trajectory, request) for run in runs]
-    for run, result in zip(runs, answers, strict=True):
-        if result.status in UNFINISHED:
-            lines.append(f"{run.directory}: {result.status}")
-        elif result.status is None:
-            lines.append(f"left out {run.directory}: it stopped before {asked} could be told")
-    study_curves = curves(answers)
-    rows = summary_rows(runs)
-    summary = write_summary(directory, rows)
-    tables = write_tables(directory / "tables", directory.name, study_curves)
-    recommendations = [recommend(curve) for curve in study_curves]
-    across = across_thresholds([row for row in rows if row.rule is request.rule])
-    answer_file = write_recommendations(directory, recommendations, across)
-    panels = hyperparameter_panels(answers)
-    figures: dict[str, Figure | None] = {}
-    if not panels or any(len(curve.points) > 1 for curve in study_curves):
-        figures |= {name: draw(directory.name, study_curves, name) for name in TITLES}
-    figures["critical_batch"] = draw_by_threshold(directory.name, across)
-    for name, group in by_optimizer(panels).items():
-        figures[f"hyperparameters_{name}"] = draw_by_hyperparameter(directory.name, group)
+    study, lines = read(directory)
+    if study is None:
+        return lines
+    summary = write_summary(directory, study.rows)
+    tables = write_tables(directory / "tables", study.name, study.curves)
+    answer_file = write_recommendations(directory, study.recommendations, study.across)
+    pictures = write_figures(study)
+    return [
+        *lines,
+        *study.told(),
+        f"  Figures: {' '.join(map(str, pictures))}",
+        f"  Tables: {' '.join(map(str, tables))}",
+        f"  The answer for scripts: {answer_file}",
+        f"  Every threshold and rule: {summary}",
+    ]
+
+
+def write_figures(study: Study) -> list[Path]:
+    """All of them, the contact sheet first; one that the study no longer has is removed."""
+    directory = study.directory / FIGURES
     pictures: list[Path] = []
-    for name, figure in figures.items():
+    for name, figure in drawn(study):
+        pictures += write_figure(figure, directory / name)
+    if images := [path for path in pictures if path.suffix == ".png"]:
+        sheet = write_contact_sheet(images, directory / f"{CONTACT_SHEET}.png")
+        pictures = [sheet, *pictures]
+    for path in directory.glob("*.p[nd][gf]"):
+        ours = path.stem in NAMES or path.stem.startswith((LOSSES, HYPERPARAMETERS))
+        if ours and path not in pictures:
+            path.unlink()
+    return pictures
+
+
+def drawn(study: Study) -> Iterator[tuple[str, Figure]]:
+    """The study's figures, the most telling first, with their names."""
+    paper = paper_cells(study.name)
+    found: dict[str, Figure | None] = {}
+    if study.over_batch_sizes:
+        for name in QUANTITIES:
+            cells = paper if name != "seconds" else None
+            yield name, draw(study.name, study.curves, name, cells)
+        found["tradeoff"] = draw_tradeoff(study.name, study.curves, study.recommendations)
+    found["critical_batch"] = draw_by_threshold(study.name, study.across)
+    for name, figure in found.items():
         if figure is not None:
-            pictures += write_figure(figure, directory / "figures" / name)
-    lines.append(f"{directory.name}: {asked}, {count_of(len(runs), 'run')}")
-    lines += [f"  {line}" for found in recommendations for line in found.told()]
-    lines += [f"  {found.variant}: {found.joint.describe()}" for found in across]
-    lines += [f"  {panel.describe()}" for panel in panels]
-    lines.append(f"  Figures: {' '.join(map(str, pictures))}")
-    lines.append(f"  Tables: {' '.join(map(str, tables))}")
-    lines.append(f"  The answer for scripts: {answer_file}")
-    return [*lines, f"  Every threshold and rule: {summary}"]
+            yield name, figure
+    if paper:
+        yield "paper", draw_beside_paper(study.name, table_rows(study.name, study.curves))
+    for variant, group in loss_curves(study).items():
+        if len({curve.result.batch_size for curve in group}) > 1:
+            yield _file_name(LOSSES + variant), draw_losses(study.name, group)
+    for optimizer, panels in by_optimizer(study.panels).items():
+        yield f"{HYPERPARAMETERS}{optimizer}", draw_by_hyperparameter(study.name, panels)
+
+
+def loss_curves(study: Study) -> dict[str, list[LossCurve]]:
+    """By variant; of runs that have a reading at all."""
+    found: dict[str, list[LossCurve]] = {}
+    for run, result in zip(study.runs, study.answers, strict=True):
+        curve = loss_curve(run, result, study.request)
+        if len(curve.steps):
+            found.setdefault(result.variant, []).append(curve)
+    return found
+
+
+def _file_name(name: str) -> str:
+    safe = re.sub(r"[^\w.=+-]+", ",", name)
+    if len(safe) <= LONGEST_NAME:
+        return safe
+    return f"{safe[: LONGEST_NAME - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

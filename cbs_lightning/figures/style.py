@@ -1,6 +1,6 @@
 """One style for all figures, and how they are written."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from io import BytesIO
 from itertools import count, cycle
 from pathlib import Path
@@ -10,7 +10,8 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from cbs_lightning.storage import write_atomically
@@ -26,25 +27,60 @@ COLORS = {
     "adamw": "#000000",
 }
 OTHER_COLORS = ("#882255", "#44AA99", "#332288", "#999933", "#AA4499", "#661100")  # Paul Tol's
+GRAY = "#555555"
 MARKERS = "osD^vPhX"
 DASHED = (0, (4, 3))
-HOLLOW: dict[str, Any] = {"markerfacecolor": "white", "markersize": 6, "markeredgewidth": 1.3}
+HOLLOW: dict[str, Any] = {"markerfacecolor": "white", "markersize": 5, "markeredgewidth": 1.1}
 STYLE: dict[Any, Any] = {
-    "font.size": 9,
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "axes.linewidth": 0.7,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "grid.alpha": 0.25,
-    "grid.linewidth": 0.6,
+    "grid.linewidth": 0.5,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
     "legend.frameon": False,
-    "legend.fontsize": 8,
-    "lines.linewidth": 1.6,
+    "legend.fontsize": 7,
+    "legend.handlelength": 1.8,
+    "legend.columnspacing": 1.2,
+    "legend.borderpad": 0.2,
+    "lines.linewidth": 1.2,
     "pdf.fonttype": 42,  # embedded TrueType
-    "savefig.dpi": 200,
+    "savefig.dpi": 300,
 }
 UNDATED = {"png": ["Software"], "pdf": ["CreationDate", "Producer", "Creator"]}  # left out
-WIDTH, PLOT_HEIGHT, LEGEND_ROW_HEIGHT = 5.4, 3.3, 0.19  # inches
-UNREACHED_ROW = 0.04  # of the axes' height, at their top
+# In inches: a column of a paper, and both.
+WIDTH, FULL_WIDTH, PLOT_HEIGHT, LEGEND_ROW_HEIGHT = 3.6, 7.2, 2.6, 0.143
+LONGEST_NAME = 28  # characters of a study or a variant that are shown
+UNREACHED_ROW = 0.045  # of the axes' height, at their top
+
+
+def shortened(name: str, longest: int = LONGEST_NAME) -> str:
+    return name if len(name) <= longest else f"{name[: longest - 3]}..."
+
+
+def key(label: str, **look: Any) -> Line2D:
+    """An entry of a legend that is about all optimizers."""
+    return Line2D([], [], label=label, **({"color": GRAY} | look))
+
+
+def add_legend(figure: Figure, *groups: tuple[Sequence[Line2D | Patch], int]) -> None:
+    """Below everything, for which the figure grows; every group has its number of columns."""
+    rows = [-(-len(handles) // columns) for handles, columns in groups]
+    width, height = figure.get_size_inches()
+    room = LEGEND_ROW_HEIGHT * sum(rows) + 0.05
+    figure.set_size_inches(width, height + room)
+    share = room / (height + room)
+    figure.set_layout_engine("constrained", rect=(0, share, 1, 1 - share))
+    top = share
+    for (handles, columns), own in zip(groups, rows, strict=True):
+        place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0, top), "ncols": columns}
+        figure.legend(handles=handles, borderaxespad=0.0, labelspacing=0.4, **place)
+        top -= LEGEND_ROW_HEIGHT * own / (height + room)
 
 
 def markers_of(variants: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -70,6 +106,16 @@ def set_octaves(axis: mpl.axis.Axis, low: float, high: float, margin: float) -> 
     axis.set_major_formatter(FuncFormatter(lambda x, _: f"$2^{{{round(np.log2(x))}}}$"))
 
 
+def set_batch_sizes(axes: Axes, sizes: Iterable[float]) -> None:
+    """A logarithmic x axis that has room for all of them."""
+    sizes = list(sizes)
+    low, high = np.log2(min(sizes)), np.log2(max(sizes))
+    margin = max(0.4, 0.05 * (high - low))
+    axes.set_xscale("log", base=2)
+    set_octaves(axes.xaxis, low, high, margin)
+    axes.set_xlim(2 ** (low - margin), 2 ** (high + margin))
+
+
 def draw_band(axes: Axes, height: float) -> None:
     """The gray at the top edge where what was not reached stands; a share of the axes' height."""
     box: dict[str, Any] = {"facecolor": "#EFEFEF", "lw": 0, "zorder": 0}
@@ -84,13 +130,17 @@ def set_plain_log(axes: Axes, low: float, high: float, band: float = 0.0) -> Non
     margin = 0.12 * max(np.log(high / low), 0.3)
     low, high = low * np.exp(-margin), high * np.exp(margin)
     axes.set_ylim(low, high * (high / low) ** (band / (1 - band)))
+    set_round_ticks(axes.yaxis, low, high)
+
+
+def set_round_ticks(axis: mpl.axis.Axis, low: float, high: float) -> None:
     for digits in ((1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
-        ticks = [d * 10.0**e for e in range(-6, 10) for d in digits if low <= d * 10.0**e <= high]
+        ticks = [d * 10.0**e for e in range(-6, 12) for d in digits if low <= d * 10.0**e <= high]
         if len(ticks) <= 6:
             break
-    axes.yaxis.set_major_locator(FixedLocator(ticks))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,g}"))
+    axis.set_major_locator(FixedLocator(ticks[:: 1 + len(ticks) // 7]))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,g}" if y < 1e6 else f"{y:.0e}"))
 
 
 def write_figure(figure: Figure, stem: Path) -> list[Path]:
@@ -101,6 +151,7 @@ def write_figure(figure: Figure, stem: Path) -> list[Path]:
         picture = BytesIO()
         with mpl.rc_context(STYLE):
             figure.savefig(picture, format=form, metadata=dict.fromkeys(undated))
-        paths.append(stem.with_suffix(f".{form}"))
+        figure.set_layout_engine("none")  # as it is laid out now
+        paths.append(stem.with_name(f"{stem.name}.{form}"))
         write_atomically(paths[-1], picture.getvalue())
     return paths

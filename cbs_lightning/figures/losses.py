@@ -1,0 +1,63 @@
+"""Loss against SFO: what every batch size of one variant makes of its gradients."""
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.colors import LinearSegmentedColormap, to_rgb
+from matplotlib.figure import Figure
+
+from cbs_lightning.figures.style import (
+    DASHED,
+    GRAY,
+    PLOT_HEIGHT,
+    STYLE,
+    WIDTH,
+    add_legend,
+    colors_of,
+    key,
+    set_plain_log,
+    set_round_ticks,
+    shortened,
+)
+from cbs_lightning.loss_curves import LossCurve
+from cbs_lightning.wording import count_of
+
+MOST_KEYS = 16
+
+
+def draw_losses(study: str, curves: list[LossCurve]) -> Figure:
+    """All runs of one variant; the larger the batch, the darker. A dot is where K was counted."""
+    with mpl.rc_context(STYLE):
+        figure = Figure((WIDTH, PLOT_HEIGHT), layout="constrained")
+        axes = figure.add_subplot()
+        first = curves[0].result
+        sizes = sorted({curve.result.batch_size for curve in curves})
+        shades = _shades(colors_of([first.optimizer])[first.optimizer], len(sizes))
+        for curve in curves:
+            color = shades[sizes.index(curve.result.batch_size)]
+            axes.plot(curve.sfo, curve.loss, color=color, lw=0.9, alpha=0.9)
+            if curve.result.sfo is not None and (met := curve.result.loss) is not None:
+                axes.plot(curve.result.sfo, met, color=color, marker="o", ms=3.4, zorder=4)
+        axes.axhline(first.threshold, color=GRAY, lw=0.8, ls=DASHED)
+        losses = np.concatenate([curve.loss for curve in curves])
+        spent = np.concatenate([curve.sfo for curve in curves])
+        axes.set_xscale("log")
+        set_round_ticks(axes.xaxis, spent.min(), spent.max())
+        set_plain_log(axes, min(first.threshold, losses.min()), losses.max())
+        axes.set_xlabel("SFO: steps so far times b")
+        axes.set_ylabel(f"Training loss, rule {first.rule}")
+        seeds = count_of(len({curve.result.seed for curve in curves}), "seed")
+        axes.set_title(f"{shortened(f'{study}: {first.variant}', 44)}, {seeds}", loc="left")
+        shown = range(0, len(sizes), 1 + (len(sizes) - 1) // MOST_KEYS)
+        handles = [key(f"b = {sizes[i]}", color=shades[i]) for i in shown]
+        handles.append(key(f"threshold {first.threshold:g}", lw=0.8, ls=DASHED))
+        if any(curve.result.steps is not None for curve in curves):
+            handles.append(key("reached", ls="none", marker="o", ms=3.4))
+        add_legend(figure, (handles, 4))
+    return figure
+
+
+def _shades(color: str, count: int) -> list[tuple[float, float, float, float]]:
+    """Of one optimizer's colour, from light to nearly black."""
+    pure = np.array(to_rgb(color))
+    scale = LinearSegmentedColormap.from_list("shades", [0.45 + 0.55 * pure, pure, 0.25 * pure])
+    return [scale(place) for place in np.linspace(0, 1, count)]

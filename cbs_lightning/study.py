@@ -1,0 +1,90 @@
+"""A study: its runs, read once, and what they say; summary, tables, figures and report show it."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from cbs_lightning.across_thresholds import AcrossThresholds, across_thresholds
+from cbs_lightning.curves import Curve, curves
+from cbs_lightning.hyperparameters import Panel, hyperparameter_panels
+from cbs_lightning.recommend import Recommendation, recommend
+from cbs_lightning.results import UNFINISHED, Broken, Request, Result, Run, answer, read_study
+from cbs_lightning.summary import summary_rows, usual_request
+from cbs_lightning.wording import count_of
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """The runs below a directory, at least one. All that is said but `rows` answers `request`."""
+
+    directory: Path
+    runs: list[Run]
+    broken: list[Broken]
+
+    @property
+    def name(self) -> str:
+        return self.directory.name
+
+    @cached_property
+    def request(self) -> Request:
+        """What most runs were asked for."""
+        return usual_request(self.runs)
+
+    @property
+    def asked(self) -> str:
+        return f"loss <= {self.request.threshold:g} by rule {self.request.rule}"
+
+    @cached_property
+    def answers(self) -> list[Result]:
+        """Of every run, in the same order."""
+        return [answer(run.result, run.trajectory, self.request) for run in self.runs]
+
+    @cached_property
+    def curves(self) -> list[Curve]:
+        return curves(self.answers)
+
+    @cached_property
+    def recommendations(self) -> list[Recommendation]:
+        return [recommend(curve) for curve in self.curves]
+
+    @cached_property
+    def rows(self) -> list[Result]:
+        """Of `summary.csv`: every run's answers to every threshold by both rules."""
+        return summary_rows(self.runs)
+
+    @cached_property
+    def across(self) -> list[AcrossThresholds]:
+        return across_thresholds([row for row in self.rows if row.rule is self.request.rule])
+
+    @cached_property
+    def panels(self) -> list[Panel]:
+        return hyperparameter_panels(self.answers)
+
+    @property
+    def over_batch_sizes(self) -> bool:
+        """Whether there is something to draw against the batch size."""
+        return not self.panels or any(len(curve.points) > 1 for curve in self.curves)
+
+    def told(self) -> list[str]:
+        """For people: the answer, and what the thresholds and hyperparameters say."""
+        return [
+            f"{self.name}: {self.asked}, {count_of(len(self.runs), 'run')}",
+            *(f"  {line}" for found in self.recommendations for line in found.told()),
+            *(f"  {found.variant}: {found.joint.describe()}" for found in self.across),
+            *(f"  {panel.describe()}" for panel in self.panels),
+        ]
+
+
+def read(directory: Path) -> tuple[Study | None, list[str]]:
+    """The study, None if none of its runs can be read; and lines that tell of what is left out."""
+    runs, broken = read_study(directory)
+    lines = [f"skipped {run.directory}: {run.reason}" for run in broken]
+    if not runs:
+        return None, [*lines, f"{directory}: no run that can be read"]
+    study = Study(directory, runs, broken)
+    for run, result in zip(runs, study.answers, strict=True):
+        if result.status in UNFINISHED:
+            lines.append(f"{run.directory}: {result.status}")
+        elif result.status is None:
+            lines.append(f"left out {run.directory}: it stopped before {study.asked} could be told")
+    return study, lines
