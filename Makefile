@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo figures tensorboard test test-slow lint format lock clean
+.PHONY: help setup demo figures report tensorboard test test-slow lint format lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -28,6 +28,9 @@ demo: $(READY) ## the main job in minutes: three optimizers, nine batch sizes, f
 
 figures: $(READY) ## the answer, figures and tables of what is under OUTPUT_DIR (default outputs)
 	@$(BIN)/python -m cbs_lightning.figures "$(OUTPUT_DIR)"
+
+report: $(READY) ## one HTML page per study to browse and to send, under OUTPUT_DIR
+	@$(BIN)/python -m cbs_lightning.report "$(OUTPUT_DIR)"
 
 tensorboard: $(READY) ## browse the runs under OUTPUT_DIR at http://localhost:6006
 	$(BIN)/tensorboard --logdir "$(OUTPUT_DIR)" --host localhost

@@ -1,7 +1,9 @@
 """What is needed to run a run again: packages, device, commit, configuration."""
 
 import importlib.metadata
+import os
 import platform
+import re
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -25,6 +27,21 @@ def commit() -> str | None:
     head = _git("rev-parse", "HEAD")
     changed = _git("status", "--porcelain", "--untracked-files=no")
     return None if head is None else head + ("+" if changed else "")
+
+
+@cache
+def machine() -> str:
+    """Processor, cores and system."""
+    found = re.search(r"model name\s*: (.*)", _text(Path("/proc/cpuinfo")))
+    processor = found[1].strip() if found else platform.processor() or platform.machine()
+    return f"{processor}, {os.cpu_count()} cores, {platform.system()} {platform.release()}"
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 def device_name(device: torch.device) -> str:

@@ -93,6 +93,7 @@ class Result:
     versions: dict[str, str]
     commit: str | None = None  # of this project's code; with a + where it was changed since
     configuration: dict[str, Any] = field(default_factory=dict)  # all of it, resolved
+    machine: str | None = None
 
     @property
     def first_reading(self) -> int:

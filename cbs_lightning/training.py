@@ -210,6 +210,7 @@ def _blank_result(
         config_hash=identity,
         versions=record.versions(),
         commit=record.commit(),
+        machine=record.machine(),
     )
 
 

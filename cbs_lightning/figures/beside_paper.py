@@ -4,12 +4,12 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from cbs_lightning.colors import colors_of
 from cbs_lightning.figures.style import (
     HOLLOW,
     STYLE,
     WIDTH,
     add_legend,
-    colors_of,
     key,
     markers_of,
     set_batch_sizes,

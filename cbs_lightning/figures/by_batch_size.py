@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from cbs_lightning.colors import colors_of
 from cbs_lightning.curves import Curve, Point
 from cbs_lightning.figures.pattern import ROW_HEIGHT, draw_pattern, pattern_keys
 from cbs_lightning.figures.style import (
@@ -23,7 +24,6 @@ from cbs_lightning.figures.style import (
     UNREACHED_ROW,
     WIDTH,
     add_legend,
-    colors_of,
     draw_band,
     key,
     markers_of,

@@ -11,11 +11,11 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
+from cbs_lightning.colors import colors_of
 from cbs_lightning.figures.style import (
     DASHED,
     GRAY,
     STYLE,
-    colors_of,
     draw_band,
     key,
     set_plain_log,

@@ -11,6 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from cbs_lightning.across_thresholds import AcrossThresholds
+from cbs_lightning.colors import colors_of
 from cbs_lightning.figures.style import (
     DASHED,
     HOLLOW,
@@ -18,7 +19,6 @@ from cbs_lightning.figures.style import (
     STYLE,
     WIDTH,
     add_legend,
-    colors_of,
     key,
     markers_of,
     set_octaves,

@@ -5,6 +5,7 @@ import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
 
+from cbs_lightning.colors import colors_of
 from cbs_lightning.figures.style import (
     DASHED,
     GRAY,
@@ -12,7 +13,6 @@ from cbs_lightning.figures.style import (
     STYLE,
     WIDTH,
     add_legend,
-    colors_of,
     key,
     set_plain_log,
     set_round_ticks,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from io import BytesIO
-from itertools import count, cycle
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,6 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from cbs_lightning.storage import write_atomically
 
-# Okabe and Ito's colours, which the colour-blind can tell apart; one per optimizer, everywhere.
-COLORS = {
-    "sgd": "#0072B2",
-    "momentum": "#D55E00",
-    "adam": "#009E73",
-    "momentum_ema": "#E69F00",
-    "amsgrad": "#56B4E9",
-    "adam_monotone": "#CC79A7",
-    "adamw": "#000000",
-}
-OTHER_COLORS = ("#882255", "#44AA99", "#332288", "#999933", "#AA4499", "#661100")  # Paul Tol's
 GRAY = "#555555"
 MARKERS = "osD^vPhX"
 DASHED = (0, (4, 3))
@@ -90,12 +79,6 @@ def markers_of(variants: Iterable[tuple[str, str]]) -> dict[str, str]:
         variant: MARKERS[next(numbers.setdefault(optimizer, count())) % len(MARKERS)]
         for variant, optimizer in variants
     }
-
-
-def colors_of(optimizers: Iterable[str]) -> dict[str, str]:
-    """By optimizer; those that have no colour of their own take the others in turn."""
-    others = sorted(set(optimizers) - COLORS.keys())
-    return COLORS | dict(zip(others, cycle(OTHER_COLORS), strict=False))
 
 
 def set_octaves(axis: mpl.axis.Axis, low: float, high: float, margin: float) -> None:

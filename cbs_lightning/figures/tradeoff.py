@@ -7,13 +7,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from cbs_lightning.colors import colors_of
 from cbs_lightning.curves import Curve, Point
 from cbs_lightning.figures.style import (
     FULL_WIDTH,
     PLOT_HEIGHT,
     STYLE,
     add_legend,
-    colors_of,
     key,
     markers_of,
     set_plain_log,

@@ -1,0 +1,190 @@
+"""What a report shows, as plain values."""
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from cbs_lightning.colors import colors_of
+from cbs_lightning.curves import Curve, curves
+from cbs_lightning.fit import Fit
+from cbs_lightning.loss_curves import loss_curve
+from cbs_lightning.recommend import LEVEL, recommend
+from cbs_lightning.results import Result
+from cbs_lightning.study import Study
+from cbs_lightning.tables import table_rows
+
+DRAWN_AT = 60  # batch sizes of a fitted curve
+ANSWER = ("status", "steps", "sfo", "loss", "accuracy", "seconds")  # of a run, in this order
+
+
+def content(study: Study) -> dict[str, Any]:
+    """The study's own threshold and rule come as `asked`; every other one of `summary.csv` too."""
+    variants = sorted({run.result.variant: run.result.optimizer for run in study.runs}.items())
+    colors = colors_of(optimizer for _, optimizer in variants)
+    return {
+        "study": study.name,
+        "asked": _choice(study.request.rule, study.request.threshold),
+        "level": LEVEL,
+        "variants": [{"name": name, "color": colors[optimizer]} for name, optimizer in variants],
+        "runs": [
+            _run(study, number, [name for name, _ in variants]) for number in range(len(study.runs))
+        ],
+        "answer_keys": ANSWER,
+        "choices": _choices(study),
+        "paper": _paper(study),
+        "ran": _ran([run.result for run in study.runs]),
+        "skipped": [f"{run.directory.name}: {run.reason}" for run in study.broken],
+    }
+
+
+def _choice(rule: str, threshold: float) -> dict[str, Any]:
+    return {"rule": str(rule), "threshold": threshold}
+
+
+def _run(study: Study, number: int, variants: list[str]) -> dict[str, Any]:
+    run, answer = study.runs[number], study.answers[number]
+    result, drawn = run.result, loss_curve(run, answer, study.request)
+    return {
+        "directory": run.directory.name,
+        "variant": variants.index(result.variant),
+        "batch_size": result.batch_size,
+        "effective_batch_size": result.effective_batch_size,
+        "seed": result.seed,
+        "sliced": bool(result.micro_batch_size)
+        and (result.micro_batch_size or 0) < result.effective_batch_size,
+        "steps_run": result.steps_run,
+        "epochs_run": _rounded(result.epochs_run),
+        "seconds_per_step": _rounded(result.seconds_per_step),
+        "test_accuracy": _rounded(result.test_accuracy),
+        "device": result.device,
+        "at": drawn.steps.tolist(),
+        "loss_at": [_rounded(float(loss)) for loss in drawn.loss],
+    }
+
+
+def _choices(study: Study) -> list[dict[str, Any]]:
+    """For every rule and threshold: each run's answer, and what they say together."""
+    rows: dict[tuple[str, float], list[Result]] = defaultdict(list)
+    for row in study.rows:
+        rows[str(row.rule), row.threshold].append(row)
+    found = []
+    for (rule, threshold), answers in rows.items():
+        together = curves(answers)
+        if (rule, threshold) == (str(study.request.rule), study.request.threshold):
+            answers, together = study.answers, study.curves
+        found.append(
+            _choice(rule, threshold)
+            | {
+                "answers": [[_plain(getattr(run, key)) for key in ANSWER] for run in answers],
+                "says": [_says(curve) for curve in together],
+            }
+        )
+    return found
+
+
+def _says(curve: Curve) -> dict[str, Any]:
+    """The answer of one variant, and the forms fitted to it."""
+    found = recommend(curve)
+    return {
+        "variant": curve.variant,
+        "told": found.told(),
+        "least": found.least_sfo.batch_size if found.least_sfo else None,
+        "fastest": found.fastest.batch_size if found.fastest else None,
+        "critical_batch": _rounded(found.critical_batch),
+        "forms": [
+            {
+                "model": form.model,
+                "critical_batch": _rounded(form.critical_batch),
+                "interval": _ends(form.interval),
+                "aicc": _rounded(form.aicc),
+                "rms": _rounded(form.rms_log_error),
+                "reason": form.reason,
+                **_drawn(curve, curve.comparison.by_name(form.model)),
+            }
+            for form in found.fits
+        ],
+    }
+
+
+def _drawn(curve: Curve, fitted: Fit) -> dict[str, Any]:
+    sizes = [point.effective_batch_size for point in curve.points if point.reached]
+    if not sizes or math.isnan(fitted.A):
+        return {}
+    grid = np.geomspace(min(sizes), max(sizes), DRAWN_AT if len(set(sizes)) > 1 else 1)
+    best = fitted is curve.comparison.best
+    low, high = (best and fitted.band(grid, LEVEL)) or (None, None)
+    values = {"b": grid, "steps": fitted.steps(grid), "low": low, "high": high}
+    return {
+        name: [_rounded(float(value)) for value in np.atleast_1d(found)]
+        for name, found in values.items()
+        if found is not None
+    }
+
+
+def _paper(study: Study) -> list[dict[str, Any]]:
+    """The cells of the paper's study, with what was measured of them; none in other studies."""
+    rows = [row for row in table_rows(study.name, study.curves) if row.paper is not None]
+    return [
+        {
+            "variant": row.variant,
+            "batch_size": row.batch_size,
+            "status": row.status,
+            "steps": row.steps,
+            "sfo": row.sfo,
+            "accuracy": row.accuracy,
+            "seconds": row.seconds,
+            "paper_reached": row.paper.reached,
+            "paper_accuracy": row.paper.accuracy,
+            "paper_seconds": row.paper.seconds,
+        }
+        for row in rows
+        if row.paper is not None
+    ]
+
+
+def _ran(results: list[Result]) -> list[dict[str, Any]]:
+    """What was run, a row a key: the values that there are, the most frequent first."""
+    found: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for result in results:
+        told = {
+            "device": result.device,
+            "machine": result.machine,
+            "commit": result.commit,
+            **{f"version of {name}": version for name, version in result.versions.items()},
+            **dict(_flat(result.configuration)),
+        }
+        for key, value in told.items():
+            if value is not None:
+                found[key][value if isinstance(value, str) else json.dumps(value)] += 1
+    return [
+        {"key": key, "values": sorted(values, key=lambda value: -values[value])}
+        for key, values in found.items()
+    ]
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _ends(interval: tuple[float, float] | None) -> list[float | None] | None:
+    """An open end is null."""
+    return [_rounded(end) if end else None for end in interval] if interval else None
+
+
+def _plain(value: Any) -> Any:
+    return _rounded(value) if isinstance(value, float) else value
+
+
+def _rounded(value: float | None) -> float | None:
+    """To what can be seen; None also for what is not finite."""
+    if value is None or not math.isfinite(value):
+        return None
+    return float(f"{value:.5g}")

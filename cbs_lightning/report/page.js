@@ -1,0 +1,149 @@
+"use strict";
+// The page itself: its controls, and when what is drawn anew.
+
+const PLOTS = {
+  "plot-sfo": { title: "SFO complexity K·b against batch size", draw: (w, p) => againstBatchSize("sfo", w, p) },
+  "plot-steps": { title: "Steps K against batch size", draw: (w, p) => againstBatchSize("steps", w, p) },
+  "plot-seconds": { title: "Seconds of training against batch size", draw: (w, p) => againstBatchSize("seconds", w, p) },
+  "plot-loss": { title: "Loss", draw: losses, tools: lossTools },
+};
+
+function showPlot(id) {
+  const { title, draw, tools } = PLOTS[id];
+  const figure = document.getElementById(id);
+  const style = getComputedStyle(figure);
+  const width = figure.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
+  const pointed = state.pointed.get(id);
+  const made = draw(Math.max(240, width), pointed);
+  const output = element("output", { ariaLive: "polite" });
+  if (made && pointed !== undefined) {
+    const run = made.runs[((pointed % made.runs.length) + made.runs.length) % made.runs.length];
+    output.textContent = describe(run).replaceAll("\n", "; ");
+  }
+  figure.dataset.marks = made ? made.runs.length : 0;
+  figure.replaceChildren(
+    ...(tools ? [tools()] : []),
+    element("h3", { textContent: title }),
+    made ? made.plot : element("p", { className: "none", textContent: "Nothing to show for this choice." }),
+    output,
+  );
+}
+
+function lossTools() {
+  const variant = options(study.variants.map((v, i) => [i, v.name]), state.lossVariant, (value) => {
+    state.lossVariant = Number(value);
+  });
+  variant.id = "loss-variant";
+  variant.ariaLabel = "Optimizer whose losses are shown";
+  const by = options([["sfo", "by SFO"], ["steps", "by steps"], ["seconds", "by seconds"]], state.lossBy, (value) => {
+    state.lossBy = value;
+  });
+  by.id = "loss-by";
+  by.ariaLabel = "What the losses are shown against";
+  return element("div", { className: "tools" }, variant, by);
+}
+
+function options(pairs, selected, choose) {
+  const select = element("select", {}, ...pairs.map(([value, text]) =>
+    element("option", { value, textContent: text, selected: value === selected })));
+  select.addEventListener("change", () => {
+    choose(select.value);
+    showPlot("plot-loss");
+    document.getElementById(select.id).focus();
+  });
+  return select;
+}
+
+function showAnswers() {
+  const items = chosen().says.map((says) => {
+    const variant = study.variants.findIndex((v) => v.name === says.variant);
+    const [first, ...others] = says.told.map((line) => line.trim());
+    const item = element("li", {}, element("strong", { textContent: first }),
+      ...others.map((line) => element("p", { textContent: line })));
+    item.style.setProperty("--color", color(variant));
+    return item;
+  });
+  document.getElementById("answers").replaceChildren(...items);
+  const count = `${number(study.runs.length)} ${study.runs.length === 1 ? "run" : "runs"}`;
+  document.getElementById("asked").textContent =
+    `loss <= ${state.threshold} by rule ${state.rule}, ${count}`;
+}
+
+function showLegend() {
+  const buttons = study.variants.map((variant, i) => {
+    const button = element("button", { type: "button", ariaPressed: String(!state.hidden.has(i)) },
+      element("span", { textContent: variant.name }));
+    button.style.setProperty("--color", color(i));
+    button.addEventListener("click", () => {
+      if (!state.hidden.delete(i)) state.hidden.add(i);
+      showLegend();
+      showChoice();
+      document.querySelectorAll("#legend button")[i].focus();
+    });
+    return button;
+  });
+  document.getElementById("legend").replaceChildren(...buttons);
+}
+
+function showControls() {
+  const rules = [...new Set(study.choices.map((choice) => choice.rule))];
+  const rule = document.getElementById("rule");
+  rule.replaceChildren(...rules.map((name) => element("option", { value: name, textContent: name, selected: name === state.rule })));
+  const thresholds = study.choices.filter((c) => c.rule === state.rule).map((c) => c.threshold).sort(d3.descending);
+  const threshold = document.getElementById("threshold");
+  threshold.replaceChildren(...thresholds.map((value) => element("option", { value, textContent: String(value), selected: value === state.threshold })));
+  rule.onchange = () => { state.rule = rule.value; showChoice(); };
+  threshold.onchange = () => { state.threshold = Number(threshold.value); showChoice(); };
+  const all = document.getElementById("all-forms");
+  all.onchange = () => { state.allForms = all.checked; showPlots(); };
+  const filter = document.getElementById("filter");
+  filter.oninput = () => { state.filter = filter.value; showRuns(); };
+  document.getElementById("controls").onsubmit = (event) => event.preventDefault();
+}
+
+function showTheme() {
+  const button = document.getElementById("theme");
+  const preferred = matchMedia("(prefers-color-scheme: dark)");
+  const dark = () => (document.documentElement.dataset.theme ?? (preferred.matches ? "dark" : "light")) === "dark";
+  const told = () => { button.textContent = dark() ? "Light" : "Dark"; };
+  button.onclick = () => { document.documentElement.dataset.theme = dark() ? "light" : "dark"; told(); };
+  preferred.onchange = told;
+  told();
+}
+
+const showPlots = () => Object.keys(PLOTS).forEach(showPlot);
+
+function showChoice() {
+  state.pointed.clear();
+  showAnswers();
+  showPlots();
+  showForms();
+  showRuns();
+}
+
+for (const id of Object.keys(PLOTS)) {
+  document.getElementById(id).addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step || event.target.id !== id) return;
+    event.preventDefault();
+    const count = Number(document.getElementById(id).dataset.marks);
+    if (!count) return;
+    const before = state.pointed.get(id) ?? (step > 0 ? -1 : 0);
+    state.pointed.set(id, (before + step + count) % count);
+    showPlot(id);
+  });
+}
+
+addEventListener("beforeprint", () => {
+  document.querySelector("details").open = true;
+});
+showTheme();
+showControls();
+showLegend();
+showPaper();
+showRan();
+showChoice();
+let width = innerWidth;
+addEventListener("resize", () => {
+  if (innerWidth !== width) { width = innerWidth; showPlots(); }
+});

@@ -1,0 +1,177 @@
+"use strict";
+// Plots of the chosen answers. Everything is drawn anew when a choice or the width changes.
+
+const SYMBOLS = ["circle", "square", "diamond", "triangle", "triangle2", "plus", "hexagon", "times"];
+const DASHES = { nested: null, iiduka: "6 3", mccandlish: "2 3" };
+const QUANTITIES = {
+  sfo: { title: "SFO complexity K·b", perStep: (b) => b, mark: "least" },
+  steps: { title: "Steps K", perStep: () => 1, mark: "least" },
+  seconds: { title: "Seconds of training", perStep: null, mark: "fastest" },
+};
+
+const superscript = (n) => [...String(n)].map((c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c])).join("");
+const powerOfTwo = (value) => `2${superscript(Math.round(Math.log2(value)))}`;
+
+/** Powers of two within the domain, at most so many. */
+function powers([low, high], most) {
+  const found = d3.range(Math.ceil(Math.log2(low)), Math.floor(Math.log2(high)) + 1);
+  const every = Math.ceil(found.length / most);
+  return found.filter((_, i) => i % every === 0).map((e) => 2 ** e);
+}
+
+const common = (width, title) => ({
+  width,
+  height: Math.max(260, Math.min(380, width * 0.68)),
+  marginLeft: 52,
+  marginRight: 16,
+  marginBottom: 38,
+  style: { fontSize: "12px", background: "transparent", color: "var(--ink)" },
+  ariaLabel: title,
+});
+
+const tip = (runs, at, maxRadius = 30) =>
+  Plot.tip(runs, Plot.pointer({ ...at, title: describe, maxRadius, fill: "var(--panel)", stroke: "var(--line)" }));
+
+/** Where the marks of a row of unreached runs are, in pixels from the top of the frame. */
+const above = (row) => -12 - 12 * row;
+
+/** One quantity against the batch size; returns the plot and the runs that can be pointed at. */
+function againstBatchSize(key, width, pointed) {
+  const { title, perStep, mark } = QUANTITIES[key];
+  const runs = shown();
+  const reached = runs.filter((run) => run.status === "reached" && run[key] > 0);
+  const missed = runs.filter((run) => MISSED.includes(run.status));
+  if (!reached.length && !missed.length) return null;
+  const sizes = answered().map((run) => run.batch_size);
+  const rows = [...new Set(missed.map((run) => run.variant))];
+  const marks = [];
+  for (const says of chosen().says) {
+    const variant = study.variants.findIndex((v) => v.name === says.variant);
+    if (state.hidden.has(variant)) continue;
+    const paint = color(variant);
+    if (perStep) marks.push(...fitted(says, perStep, paint));
+    const own = points(runs, key).filter((p) => p.variant === variant);
+    const joined = !perStep || !says.forms[0]?.b;
+    if (joined) marks.push(Plot.line(own, { x: "batch_size", y: "value", stroke: paint, strokeWidth: 1.5 }));
+    marks.push(
+      Plot.link(own.filter((p) => p.high > p.low), { x: "batch_size", y1: "low", y2: "high", stroke: paint }),
+      Plot.dot(own, {
+        x: "batch_size", y: "value", r: 4.5, symbol: SYMBOLS[variant % SYMBOLS.length],
+        stroke: paint, fill: (p) => (p.sliced ? "var(--paper)" : paint), strokeWidth: 1.5,
+      }),
+    );
+    const best = own.filter((p) => p.batch_size === says[mark]);
+    marks.push(Plot.dot(best, { x: "batch_size", y: "value", r: 9, symbol: "star", fill: paint, stroke: "var(--paper)" }));
+    if (perStep && best.length && says.least) {
+      const sfo = best[0].value * (says.least / perStep(says.least));
+      const line = d3.extent(own, (p) => p.batch_size).map((b) => ({ b, y: (sfo / b) * perStep(b) }));
+      marks.push(Plot.line(line, { x: "b", y: "y", stroke: paint, strokeDasharray: "5 4", strokeOpacity: 0.8, clip: true }));
+    }
+  }
+  const seeds = reached.map((run) => ({ ...run, value: run[key] }));
+  marks.push(
+    Plot.dot(seeds, { x: "batch_size", y: "value", r: 2, fill: (run) => color(run.variant), fillOpacity: 0.6, className: "run" }),
+    tip(seeds, { x: "batch_size", y: "value" }),
+  );
+  rows.forEach((variant, row) => {
+    const own = missed.filter((run) => run.variant === variant);
+    const place = { x: "batch_size", frameAnchor: "top", dy: above(row) };
+    marks.push(
+      Plot.dot(own, { ...place, symbol: "times", r: 4, stroke: color(variant), strokeWidth: 2 }),
+      tip(own, { ...place, anchor: "top" }, 8),
+    );
+  });
+  const all = [...seeds, ...missed];
+  const at = pointed === undefined ? null : all[pointed % all.length];
+  if (at) {
+    const top = { x: "batch_size", frameAnchor: "top", dy: above(rows.indexOf(at.variant)) };
+    const place = at.value ? { x: "batch_size", y: "value" } : top;
+    marks.push(Plot.dot([at], { ...place, r: 8, stroke: "var(--ink)", strokeWidth: 2 }));
+  }
+  const across = padded(d3.extent(sizes));
+  const domain = padded(seeds.length ? d3.extent(seeds, (run) => run.value) : [1, 2]);
+  const plot = Plot.plot({
+    ...common(width, `${title} against batch size`),
+    marginTop: 16 - above(rows.length),
+    x: { type: "log", base: 2, label: "Batch size b", domain: across, ticks: powers(across, width / 42), tickFormat: powerOfTwo, grid: true, tickSize: 0 },
+    y: { type: "log", base: 2, label: null, domain, ticks: seeds.length ? powers(domain, 9) : [], tickFormat: powerOfTwo, grid: true, tickSize: 0 },
+    color: { type: "identity" },
+    marks: [
+      rows.length ? Plot.text(["not reached"], { frameAnchor: "top-left", dy: above(rows.length), fill: "var(--faint)" }) : null,
+      ...marks,
+    ],
+  });
+  return { plot, runs: all };
+}
+
+const padded = ([low, high]) => [low / 1.25, high * 1.25];
+
+/** The best form's curve with its band and b*, or all forms. */
+function fitted(says, perStep, paint) {
+  const marks = [];
+  const forms = state.allForms ? says.forms : says.forms.slice(0, 1);
+  for (const form of forms) {
+    if (!form.b || form.b.length < 2) continue;
+    const line = form.b.map((b, i) => ({
+      b, y: form.steps[i] && form.steps[i] * perStep(b),
+      low: form.low && form.low[i] * perStep(b), high: form.high && form.high[i] * perStep(b),
+    }));
+    if (form.low) {
+      const band = line.filter((p) => p.low && p.high);
+      marks.push(Plot.areaY(band, { x: "b", y1: "low", y2: "high", fill: paint, fillOpacity: 0.15, clip: true }));
+    }
+    marks.push(Plot.line(line, {
+      x: "b", y: "y", stroke: paint, strokeWidth: 1.4, clip: true,
+      strokeDasharray: state.allForms ? DASHES[form.model] : null,
+    }));
+  }
+  const best = says.forms[0];
+  if (says.critical_batch && best.interval && best.b) {
+    const i = d3.minIndex(best.b, (b) => Math.abs(Math.log(b / says.critical_batch)));
+    const y = best.steps[i] * perStep(says.critical_batch);
+    const [low, high] = best.interval;
+    const place = { x: says.critical_batch, y, low: low ?? best.b[0], high: high ?? best.b.at(-1) };
+    marks.push(
+      Plot.link([place], { x1: "low", x2: "high", y: "y", stroke: paint, strokeWidth: 5, strokeOpacity: 0.45, clip: true }),
+      Plot.dot([place], { x: "x", y: "y", symbol: "diamond", r: 5.5, fill: paint, stroke: "var(--paper)" }),
+    );
+  }
+  return marks;
+}
+
+/** The losses of one variant's runs; the larger the batch, the stronger the colour. */
+function losses(width, pointed) {
+  const runs = answered().filter((run) => run.variant === state.lossVariant && run.at.length);
+  if (!runs.length) return null;
+  const sizes = [...new Set(runs.map((run) => run.batch_size))].sort(d3.ascending);
+  const paint = color(state.lossVariant);
+  const shade = (run) => {
+    const share = sizes.length > 1 ? sizes.indexOf(run.batch_size) / (sizes.length - 1) : 1;
+    return `color-mix(in oklab, ${paint} ${Math.round(25 + 75 * share)}%, var(--paper))`;
+  };
+  const per = { sfo: (run) => run.effective_batch_size, steps: () => 1, seconds: (run) => run.seconds_per_step ?? 0 };
+  const drawn = runs.flatMap((run) =>
+    run.at.map((step, i) => ({ ...run, at: null, x: step * per[state.lossBy](run), y: run.loss_at[i], stroke: shade(run) })),
+  ).filter((p) => p.x > 0 && p.y > 0);
+  if (!drawn.length) return null;
+  const names = { sfo: "SFO so far", steps: "Steps so far", seconds: "Seconds so far" };
+  const at = pointed === undefined ? null : runs[pointed % runs.length];
+  const plot = Plot.plot({
+    ...common(width, `Loss against ${names[state.lossBy]}`),
+    x: { type: "log", label: names[state.lossBy], ticks: 5, tickFormat: "~s", grid: true, tickSize: 0 },
+    y: { type: "log", label: null, ticks: 5, tickFormat: "~g", grid: true, tickSize: 0 },
+    color: { type: "identity" },
+    marks: [
+      Plot.ruleY([state.threshold], { stroke: "var(--faint)", strokeDasharray: "4 4" }),
+      Plot.line(drawn, {
+        x: "x", y: "y", z: "directory", stroke: "stroke",
+        strokeWidth: (p) => (at && p.directory === at.directory ? 4 : 1.4), className: "losses",
+      }),
+      Plot.tip(drawn, Plot.pointer({
+        x: "x", y: "y", maxRadius: 30, fill: "var(--panel)", stroke: "var(--line)",
+        title: (p) => `${p.name}, b = ${p.batch_size}, seed ${p.seed}\nloss ${number(p.y, 3)} at ${number(Math.round(p.x))} ${state.lossBy}`,
+      })),
+    ],
+  });
+  return { plot, runs };
+}

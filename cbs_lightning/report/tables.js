@@ -1,0 +1,128 @@
+"use strict";
+// The tables: fitted forms, the paper's cells, all runs, and what was run.
+
+function element(name, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(name), properties);
+  made.append(...children.filter((child) => child !== null));
+  return made;
+}
+
+function fillTable(table, columns, rows) {
+  const head = element("tr", {}, ...columns.map((column) => heading(column)));
+  const body = rows.map((row) => {
+    const line = element("tr", { className: row.className ?? "" });
+    for (const column of columns) {
+      const cell = element("td", { className: column.className ?? "" });
+      cell.append(column.show(row));
+      line.append(cell);
+    }
+    if (row.directory) line.dataset.directory = row.directory;
+    return line;
+  });
+  table.replaceChildren(element("thead", {}, head), element("tbody", {}, ...body));
+}
+
+function heading(column) {
+  const cell = element("th", { scope: "col", className: column.className ?? "" });
+  if (!column.key) {
+    cell.textContent = column.title;
+    return cell;
+  }
+  const { key, descending } = state.sort;
+  cell.ariaSort = key !== column.key ? "none" : descending ? "descending" : "ascending";
+  const button = element("button", { type: "button", textContent: column.title });
+  button.dataset.key = column.key;
+  button.addEventListener("click", () => {
+    state.sort = { key: column.key, descending: key === column.key && !descending };
+    showRuns();
+    document.querySelector(`#run-table button[data-key="${column.key}"]`).focus();
+  });
+  cell.append(button);
+  return cell;
+}
+
+function named(variant, name) {
+  const dot = element("span", { className: "dot" });
+  dot.style.setProperty("--color", color(variant));
+  return element("span", { className: name.length < 24 ? "whole" : "" }, dot, name);
+}
+
+const span = (interval) =>
+  interval ? `${number(interval[0], 3)} to ${number(interval[1], 3)}` : "–";
+
+function status(run) {
+  const text = run.status ?? "ended too soon";
+  return element("span", { className: run.status === "reached" ? "reached" : "missed", textContent: text });
+}
+
+function showForms() {
+  const rows = chosen().says.flatMap((says) => {
+    const variant = study.variants.findIndex((v) => v.name === says.variant);
+    if (state.hidden.has(variant)) return [];
+    return says.forms.map((form, i) => ({ ...form, variant, name: says.variant, className: i ? "" : "best" }));
+  });
+  fillTable(document.getElementById("forms"), [
+    { title: "optimizer", show: (row) => named(row.variant, row.name) },
+    { title: "form", show: (row) => row.model },
+    { title: "b*", className: "number", show: (row) => number(row.critical_batch, 3) },
+    { title: `${100 * study.level}% interval`, show: (row) => span(row.interval) },
+    { title: "RMS of log K", className: "number", show: (row) => number(row.rms, 2) },
+    { title: "AICc", className: "number", show: (row) => number(row.aicc, 4) },
+    { title: "to mind", className: "wide", show: (row) => row.reason },
+  ], rows);
+}
+
+function showPaper() {
+  document.getElementById("paper-section").hidden = !study.paper.length;
+  fillTable(document.getElementById("paper"), [
+    { title: "optimizer", show: (row) => row.variant },
+    { title: "b", className: "number", show: (row) => number(row.batch_size) },
+    { title: "here", show: (row) => row.status },
+    { title: "K", className: "number", show: (row) => number(row.steps) },
+    { title: "SFO", className: "number", show: (row) => number(row.sfo) },
+    { title: "accuracy", className: "number", show: (row) => percent(row.accuracy) },
+    { title: "seconds", className: "number", show: (row) => number(row.seconds) },
+    { title: "paper", show: (row) => (row.paper_reached ? "reached" : "not reached") },
+    { title: "accuracy", className: "number", show: (row) => percent(row.paper_accuracy) },
+    { title: "seconds", className: "number", show: (row) => number(row.paper_seconds) },
+  ], study.paper);
+}
+
+function showRuns() {
+  const words = state.filter.toLowerCase().split(/\s+/).filter(Boolean);
+  const runs = answered().filter((run) => {
+    const text = [run.name, run.batch_size, `seed${run.seed}`, run.status].join(" ").toLowerCase().split(/\s+/);
+    return words.every((word) => text.some((part) => (/^\d+$/.test(word) ? part === word : part.includes(word))));
+  });
+  const { key, descending } = state.sort;
+  if (key) {
+    // What is not known comes last, whichever way it is sorted.
+    const order = descending ? d3.descending : d3.ascending;
+    runs.sort((a, b) => (a[key] === null) - (b[key] === null) || order(a[key], b[key]));
+  }
+  fillTable(document.getElementById("run-table"), [
+    { title: "optimizer", key: "name", show: (run) => named(run.variant, run.name) },
+    { title: "b", key: "batch_size", className: "number", show: (run) => number(run.batch_size) },
+    { title: "seed", key: "seed", className: "number", show: (run) => String(run.seed) },
+    { title: "status", key: "status", show: status },
+    { title: "K", key: "steps", className: "number", show: (run) => number(run.steps) },
+    { title: "SFO", key: "sfo", className: "number", show: (run) => number(run.sfo) },
+    { title: "loss", key: "loss", className: "number", show: (run) => number(run.loss, 3) },
+    { title: "accuracy", key: "accuracy", className: "number", show: (run) => percent(run.accuracy) },
+    ...(study.runs.some((run) => run.test_accuracy !== null)
+      ? [{ title: "test accuracy", key: "test_accuracy", className: "number", show: (run) => percent(run.test_accuracy) }]
+      : []),
+    { title: "seconds", key: "seconds", className: "number", show: (run) => number(run.seconds, 3) },
+    { title: "run", show: (run) => element("a", { href: `${encodeURIComponent(run.directory)}/`, textContent: "directory", title: run.directory }) },
+  ], runs);
+  document.getElementById("count").textContent = `${runs.length} of ${study.runs.length} runs`;
+}
+
+function showRan() {
+  fillTable(document.getElementById("ran"), [
+    { title: "what", show: (row) => row.key },
+    { title: "value", className: "wide", show: (row) => row.values.join(", ") },
+  ], study.ran);
+  const skipped = study.skipped.map((text) => element("p", { textContent: `Skipped ${text}` }));
+  document.getElementById("skipped").replaceChildren(...skipped);
+}
