@@ -1,6 +1,6 @@
 """A study: its runs, read once, and what they say; summary, tables, figures and report show it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -18,8 +18,8 @@ class Study:
     """The runs below a directory, at least one. All that is said but `rows` answers `request`."""
 
     directory: Path
-    runs: list[Run]
-    broken: list[Broken]
+    runs: list[Run] = field(repr=False)
+    broken: list[Broken] = field(repr=False)
 
     @property
     def name(self) -> str:

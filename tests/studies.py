@@ -23,13 +23,21 @@ def make_run(
     variant: str | None = None,
     seconds_per_step: float = 0.5,
     micro_batch_size: int | None = None,
+    falling: bool = False,
 ) -> Result:
-    """A run whose loss is 3 until it is 0.9 in epoch number `epochs`, or never."""
+    """A run whose loss is 3 until it is 0.9 in epoch number `epochs`, or never.
+
+    With `falling` it falls there from epoch to epoch, and goes on to half of that.
+    """
     effective = min(batch_size, N)
     epoch = [effective] * (N // effective) + ([N % effective] if N % effective else [])
     size = np.array(epoch * epochs, np.int32)
     loss = np.full(len(size), 3.0, np.float32)
-    if reached:
+    if falling:
+        size = np.array(epoch * 2 * epochs, np.int32)
+        levels = 3.0 * (0.9 / 3.0) ** (np.arange(1, 2 * epochs + 1) / epochs)
+        loss = np.repeat(levels if reached else levels**0.1 * 2, len(epoch)).astype(np.float32)
+    elif reached:
         loss[-len(epoch) :] = 0.9
     trajectory = Trajectory(loss, size // 2, size)
     result = Result(
@@ -54,7 +62,7 @@ def make_run(
         sfo=None,
         samples=None,
         steps_run=len(size),
-        epochs_run=float(epochs),
+        epochs_run=len(size) / len(epoch),
         steps_per_epoch=len(epoch),
         data_size=N,
         loss=None,
@@ -65,7 +73,10 @@ def make_run(
         threads=1,
         device="cpu",
         config_hash=hashlib.sha256(f"{variant}{optimizer}{batch_size}".encode()).hexdigest(),
-        versions={},
+        versions={"python": "3.11.0"},
+        commit="0123abc",
+        configuration={"batch_size": batch_size, "stop": {"loss": 1.0, "rule": "epoch"}},
+        machine="a machine",
     )
     result = results.answer(result, trajectory, Request(1.0, RuleName.EPOCH, N))
     directory = results.run_directory(
@@ -86,3 +97,20 @@ def make_study(study: Path) -> None:
         make_run(study, "sgd", batch_size, epochs)
     for batch_size in (16, 32):
         make_run(study, "sgd", batch_size, 10, reached=False)
+
+
+def make_full_study(study: Path) -> None:
+    """What figures can show: seeds, thresholds, unreached batch sizes, slices, a minimum inside."""
+    for seed in range(3):
+        for batch_size, epochs in ((4, 14), (8, 9), (16, 8), (32, 9), (64, 13), (128, 22)):
+            time = {"seconds_per_step": 0.02 + 0.001 * batch_size}
+            sliced = 32 if batch_size > 64 else None
+            make_run(
+                study, "adam", batch_size, epochs + seed * (1 + batch_size // 64), seed=seed,
+                micro_batch_size=sliced, falling=True, **time,
+            )  # fmt: skip
+            missed = batch_size > 32  # within a budget of fewer steps than b = 32 took
+            make_run(
+                study, "sgd", batch_size, 30 if missed else 12 + batch_size, seed=seed,
+                falling=True, reached=not missed, **time,
+            )  # fmt: skip

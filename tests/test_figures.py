@@ -8,18 +8,34 @@ from pathlib import Path
 import matplotlib.image
 import numpy as np
 import pytest
+from matplotlib.collections import FillBetweenPolyCollection, PathCollection
+from matplotlib.testing.compare import compare_images
 
 from cbs_lightning import results
 from cbs_lightning.curves import curves
-from cbs_lightning.figures import draw, draw_by_hyperparameter, write_study
+from cbs_lightning.figures import (
+    draw,
+    draw_by_hyperparameter,
+    draw_losses,
+    draw_tradeoff,
+    write_study,
+)
 from cbs_lightning.figures.__main__ import main
+from cbs_lightning.figures.beside_paper import draw_beside_paper
+from cbs_lightning.figures.study import drawn, loss_curves
 from cbs_lightning.hyperparameters import ASSUMED, by_optimizer, hyperparameter_panels
+from cbs_lightning.loss_curves import POINTS, loss_curve
+from cbs_lightning.paper import paper_cells
 from cbs_lightning.recommend import recommend
 from cbs_lightning.results import Request, Result, Status, answer, read_study
-from cbs_lightning.summary import summary_rows
+from cbs_lightning.study import Study, read
+from cbs_lightning.summary import summary_rows, write_summary
+from cbs_lightning.tables import table_rows
 from cbs_lightning.theory import constants
 from cbs_lightning.trajectory import RuleName
-from tests.studies import N, make_run, make_study
+from tests import golden
+from tests.golden import save
+from tests.studies import N, make_full_study, make_run, make_study
 
 DRAWN = ("sfo", "steps", "seconds", "tradeoff", "losses_adam", "losses_sgd")
 FIGURES = [f"figures/{name}.{kind}" for name in DRAWN for kind in ("png", "pdf")]
@@ -57,21 +73,50 @@ def figures(monkeypatch, capsys, output_dir) -> str:
     return capsys.readouterr().out
 
 
-def test_everything_is_written_and_told_of(study, monkeypatch, capsys):
-    out = figures(monkeypatch, capsys, study.parent)
-    for name in (*FIGURES, SHEET, *TABLES, "summary.csv", "recommendation.json"):
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> tuple[Path, list[str]]:
+    """A study with all that is made of it, and what is told."""
+    path = tmp_path_factory.mktemp("written") / "made_up"
+    make_study(path)
+    return path, write_study(path)
+
+
+WRITTEN = (*FIGURES, SHEET, *TABLES, "summary.csv", "recommendation.json")
+
+
+def test_everything_is_written_and_told_of(written):
+    study, lines = written
+    out = "\n".join(lines)
+    for name in WRITTEN:
         assert (study / name).stat().st_size > 100
         assert str(study / name) in out
     assert "adam: use b = 8: fewest gradient evaluations, K·b = 3,000 in 375 steps" in out
 
 
-def test_the_same_results_give_the_same_bytes(study):
-    contents = []
-    for _ in range(2):
-        write_study(study)
-        names = (*FIGURES, SHEET, *TABLES, "summary.csv", "recommendation.json")
-        contents.append([(study / name).read_bytes() for name in names])
-    assert contents[0] == contents[1]
+def test_the_same_results_give_the_same_bytes_and_what_is_no_longer_there_goes(written):
+    study, _ = written
+    before = [(study / name).read_bytes() for name in WRITTEN]
+    stale, mine = study / "figures" / "losses_rmsprop.png", study / "figures" / "my_own.png"
+    stale.touch()
+    mine.touch()
+    write_study(study)
+    assert [(study / name).read_bytes() for name in WRITTEN] == before
+    assert not stale.exists() and mine.exists()
+
+
+def test_fonts_are_embedded_as_truetype(written):
+    study, _ = written
+    content = (study / "figures/sfo.pdf").read_bytes()
+    assert b"/FontFile2" in content and b"/Type3" not in content
+
+
+def test_the_contact_sheet_has_all_figures(written):
+    study, _ = written
+    sheet = matplotlib.image.imread(study / SHEET)
+    images = [matplotlib.image.imread(study / f"figures/{name}.png") for name in DRAWN]
+    areas = sum(image.shape[0] * image.shape[1] for image in images)
+    assert sheet.shape[1] == 3 * 540
+    assert areas / 4 <= sheet.shape[0] * sheet.shape[1] <= areas / 2
 
 
 def test_measured_minimum_and_unreached(study):
@@ -121,8 +166,8 @@ def test_several_seeds_are_points_around_their_median(tmp_path):
     assert curve.points[0].steps == 4 * 125
     assert "(3 seeds, resampled)" in plain_answer(curve)
     axes = draw("seeds", [curve], "steps").axes[0]
-    drawn = [tuple(map(tuple, found.get_offsets())) for found in axes.collections[1::2]]
-    assert drawn == [((8, 375), (8, 500), (8, 1000)), ((16, 126), (16, 378), (16, 630))]
+    dots = [tuple(map(tuple, found.get_offsets())) for found in axes.collections[1::2]]
+    assert dots == [((8, 375), (8, 500), (8, 1000)), ((16, 126), (16, 378), (16, 630))]
     ranges = [found.get_segments()[0].tolist() for found in axes.collections[::2]]
     assert ranges == [[[8, 375], [8, 1000]], [[16, 126], [16, 630]]]
 
@@ -305,20 +350,47 @@ def test_only_broken_runs(tmp_path, monkeypatch, capsys):
     assert "no run that can be read" in figures(monkeypatch, capsys, tmp_path)
 
 
-def test_odd_studies(tmp_path):
-    make_run(tmp_path / "one", "adam", 8, 2)
-    make_run(tmp_path / "unreached", "sgd", 8, 2, reached=False)
+def make_odd_studies(directory: Path) -> None:
+    make_run(directory / "one", "adam", 8, 2)
+    make_run(directory / "unreached", "sgd", 8, 2, reached=False)
     for batch_size in (1, 3, 100, 1000, 5000):
-        make_run(tmp_path / "odd_sizes", "adamw", batch_size, 3)
-    for number in range(10):
-        make_run(tmp_path / "variants", "adam", 8, 3, variant=f"adam lr={number}")
-        make_run(tmp_path / "variants", "other", 16, 3, variant=f"a_very_long_name_{number}" * 3)
-    for study in tmp_path.iterdir():
-        lines = write_study(study)
-        assert sum(line.count(str(study)) for line in lines) >= 8
-        image = matplotlib.image.imread(study / "figures" / "sfo.png")
-        assert image.std() > 0.05
-    assert "no run reached" in "".join(write_study(tmp_path / "unreached"))
+        make_run(directory / "odd_sizes", "adamw", batch_size, 3)
+    for batch_size in range(10, 50):
+        make_run(directory / "forty", "adam", batch_size, batch_size)
+    for number in range(5):
+        make_run(directory / "variants", "adam", 8, 3, variant=f"adam lr={number}")
+        make_run(directory / "variants", "other", 16, 3, variant=f"a_very_long_name_{number}" * 3)
+        make_run(directory / "seeds", "adam", 8, 3 + number, seed=number)
+
+
+def test_odd_studies(tmp_path):
+    make_odd_studies(tmp_path / "studies")
+    for directory in (tmp_path / "studies").iterdir():
+        study, _ = read(directory)
+        names = []
+        for name, figure in drawn(study):
+            save(figure, tmp_path / "figure.png")
+            assert matplotlib.image.imread(tmp_path / "figure.png").std() > 0.05
+            names.append(name)
+        assert "sfo" in names and study.told()
+    study, _ = read(tmp_path / "studies" / "unreached")
+    assert "no run reached" in "".join(study.told())
+    (axes,) = draw("unreached", study.curves, "sfo").axes
+    assert "No run reached the threshold" in [text.get_text() for text in axes.texts]
+    assert len(axes.get_yticks()) == 0
+
+
+def test_as_a_command(tmp_path):
+    make_run(tmp_path / "one", "adam", 8, 2)
+    done = subprocess.run(
+        [sys.executable, "-m", "cbs_lightning.figures", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[1],
+        check=False,
+    )
+    assert done.returncode == 0 and done.stderr == ""
+    assert "summary.csv" in done.stdout.splitlines()[-1]
 
 
 def test_batch_larger_than_the_data_set(tmp_path):
@@ -327,16 +399,136 @@ def test_batch_larger_than_the_data_set(tmp_path):
     assert result.status is Status.REACHED
 
 
-def test_as_a_command(study):
-    done = subprocess.run(
-        [sys.executable, "-m", "cbs_lightning.figures", str(study.parent)],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parents[1],
-        check=False,
+def test_the_figures_of_a_fixed_study_look_as_they_did(tmp_path):
+    """Within what fonts and rounding may change; `python -m tests.golden` draws them anew."""
+    seen = set()
+    for name, figure in golden.figures(tmp_path):
+        save(figure, tmp_path / f"{name}.png")
+        expected = golden.GOLDEN / f"{name}.png"
+        differ = compare_images(str(expected), str(tmp_path / f"{name}.png"), tol=6)
+        assert differ is None, differ
+        seen.add(expected)
+    assert seen == set(golden.GOLDEN.glob("*.png"))
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory) -> Study:
+    directory = tmp_path_factory.mktemp("studies") / "full"
+    make_full_study(directory)
+    study, lines = read(directory)
+    assert study is not None and lines == []
+    return study
+
+
+@pytest.mark.parametrize("name", ["sfo", "steps", "seconds"])
+def test_every_number_in_a_figure_is_in_the_summary(full, tmp_path, name):
+    write_summary(tmp_path, full.rows)
+    rows = [
+        row
+        for row in rows_of(tmp_path / "summary.csv")
+        if (row["threshold"], row["rule"], row["status"]) == ("1.0", "epoch", "reached")
+    ]
+    per_size: dict[tuple[str, int], list[float]] = {}
+    for row in rows:
+        own = per_size.setdefault((row["variant"], int(row["batch_size"])), [])
+        own.append(float(row[name]))
+    axes = draw("full", full.curves, name).axes[0]
+    seeds = [found for found in axes.collections if isinstance(found, PathCollection)]
+    places = sorted(tuple(place) for found in seeds for place in found.get_offsets())
+    expected = [(size, value) for (_, size), values in per_size.items() for value in values]
+    np.testing.assert_allclose(places, sorted(expected))
+    medians = [(size, float(np.median(values))) for (_, size), values in per_size.items()]
+    marked = [line for line in axes.get_lines() if line.get_marker() == "o"]
+    plain = [line for line in marked if line.get_markerfacecolor() != "white"]
+    places = [place for line in plain for place in zip(*line.get_data(), strict=True)]
+    np.testing.assert_allclose(sorted(places), sorted(medians))
+
+
+def test_the_fit_its_band_and_its_minimum_are_drawn(full):
+    adam = next(curve for curve in full.curves if curve.variant == "adam")
+    axes = draw("full", [adam], "sfo").axes[0]
+    best = adam.comparison.best
+    (fitted,) = [line for line in axes.get_lines() if len(line.get_xdata()) == 200]
+    assert fitted.get_ydata() == pytest.approx(best.sfo(fitted.get_xdata()))
+    (band,) = [found for found in axes.collections if isinstance(found, FillBetweenPolyCollection)]
+    low, high = best.band(4.0)
+    edges = [y for x, y in band.get_paths()[0].vertices if x == 4.0]
+    assert (min(edges), max(edges)) == pytest.approx((4 * low[0], 4 * high[0]))
+    (diamond,) = [line for line in axes.get_lines() if line.get_marker() == "D"]
+    critical = adam.comparison.critical_batch
+    assert tuple(diamond.get_data()) == pytest.approx((critical, best.sfo(critical)))
+    (interval,) = [line for line in axes.get_lines() if line.get_linewidth() == 2.6]
+    assert tuple(interval.get_xdata()) == pytest.approx(best.interval(0.9))
+
+
+def test_the_trade_off_has_the_three_recommended_batch_sizes(full):
+    figure = draw_tradeoff("full", full.curves, full.recommendations)
+    (adam, _) = full.recommendations
+    for axes, time in zip(figure.axes, ("steps", "seconds"), strict=True):
+        for choice, marker in (
+            (adam.least_sfo, "*"), (adam.fastest, "^"), (adam.largest_within_overhead, "s"),
+        ):  # fmt: skip
+            marks = [line.get_data() for line in axes.get_lines() if line.get_marker() == marker]
+            assert any(
+                (x, y) == pytest.approx((choice.sfo, getattr(choice, time))) for (x,), (y,) in marks
+            )
+    assert draw_tradeoff("full", [], []) is None
+
+
+def test_losses_are_drawn_by_sfo_with_a_dot_where_k_was_counted(full):
+    curves = loss_curves(full)["adam"]
+    axes = draw_losses("full", curves).axes[0]
+    dots = [line.get_data() for line in axes.get_lines() if line.get_marker() == "o"]
+    assert sorted(float(x[0]) for x, _ in dots) == sorted(
+        run.sfo for run in full.answers if run.variant == "adam"
     )
-    assert done.returncode == 0 and done.stderr == ""
-    assert "summary.csv" in done.stdout.splitlines()[-1]
+    (shown,) = [curve for curve in curves if (curve.result.batch_size, curve.result.seed) == (4, 0)]
+    # read by rule epoch at the ends of 28 epochs of 250 steps
+    assert shown.steps.tolist() == [250 * epoch for epoch in range(1, 29)]
+    assert shown.sfo[0] == 1000 and shown.loss[-1] == pytest.approx(3 * 0.3**2)
+
+
+def test_a_long_run_is_drawn_in_few_points(tmp_path):
+    make_run(tmp_path / "long", "adam", 1, 1, falling=True)
+    study, _ = read(tmp_path / "long")
+    run = study.runs[0]
+    request = Request(1.0, RuleName.WINDOW, 10)
+    answered = answer(run.result, run.trajectory, request)
+    curve = loss_curve(run, answered, request)
+    assert len(curve.steps) <= POINTS < len(run.trajectory)
+    assert curve.steps[0] == 10 and curve.steps[-1] == len(run.trajectory)
+    assert answered.steps in curve.steps
+
+
+def test_the_papers_cells_are_open_until_they_are_measured(tmp_path):
+    study = tmp_path / "cifar10_resnet20"
+    make_run(study, "adam", 2048, 3)
+    make_run(study, "sgd", 64, 3, reached=False)
+    read_again, _ = read(study)
+    strip = draw("cifar10_resnet20", read_again.curves, "sfo", paper_cells(study.name)).axes[1]
+    marks = {
+        (label.get_text(), float(line.get_xdata()[0])): line
+        for line in strip.get_lines()
+        for place, label in zip(strip.get_yticks(), strip.get_yticklabels(), strict=True)
+        if float(line.get_ydata()[0]) == place
+    }
+    assert len(strip.get_lines()) == 2 * 32
+    assert marks["sgd: paper", 64].get_marker() == "x"
+    assert marks["adam: paper", 2048].get_marker() == "o"
+    assert [label.get_text() for label in strip.get_yticklabels()][1::2] == ["here"] * 3
+    filled = [
+        (line.get_xdata()[0], line.get_marker())
+        for line in strip.get_lines()
+        if round(line.get_ydata()[0]) % 2 and line.get_markerfacecolor() != "white"
+    ]
+    assert filled == [(64, "x"), (2048, "o")]
+    beside = draw_beside_paper(study.name, table_rows(study.name, read_again.curves))
+    hollow = [
+        line.get_ydata()
+        for line in beside.axes[0].get_lines()
+        if line.get_markerfacecolor() == "white"
+    ]
+    assert 195.4 in hollow[-1] and len(hollow) == 3
 
 
 def test_optimizers_without_a_colour_of_their_own_differ(tmp_path):
@@ -408,8 +600,8 @@ def test_hyperparameters_vary_one_at_a_time(tmp_path):
     assert list(by_optimizer(panels)) == ["momentum_ema_b8"]
     figure = draw_by_hyperparameter("betas", panels)
     upper, lower = figure.axes[0], figure.axes[2]
-    drawn = [tuple(line.get_ydata()) for line in upper.get_lines()]
-    assert (101, 121, 301) in drawn
+    lines = [tuple(line.get_ydata()) for line in upper.get_lines()]
+    assert (101, 121, 301) in lines
     assert [label.get_text() for label in upper.get_xticklabels()] == ["0.5", "0.9", "0.99"]
     assert lower.get_ylabel() == "Bound on VI(K, θ)"
     crosses = [line for line in figure.axes[1].get_lines() if line.get_marker() == "x"]

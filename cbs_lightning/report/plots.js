@@ -92,12 +92,12 @@ function againstBatchSize(key, width, pointed) {
   const domain = padded(seeds.length ? d3.extent(seeds, (run) => run.value) : [1, 2]);
   const plot = Plot.plot({
     ...common(width, `${title} against batch size`),
-    marginTop: 16 - above(rows.length),
+    marginTop: 20 - above(rows.length),
     x: { type: "log", base: 2, label: "Batch size b", domain: across, ticks: powers(across, width / 42), tickFormat: powerOfTwo, grid: true, tickSize: 0 },
     y: { type: "log", base: 2, label: null, domain, ticks: seeds.length ? powers(domain, 9) : [], tickFormat: powerOfTwo, grid: true, tickSize: 0 },
     color: { type: "identity" },
     marks: [
-      rows.length ? Plot.text(["not reached"], { frameAnchor: "top-left", dy: above(rows.length), fill: "var(--faint)" }) : null,
+      rows.length ? Plot.text(["not reached"], { frameAnchor: "top-left", dy: above(rows.length) - 6, fill: "var(--faint)" }) : null,
       ...marks,
     ],
   });

@@ -59,7 +59,8 @@ function showForms() {
   const rows = chosen().says.flatMap((says) => {
     const variant = study.variants.findIndex((v) => v.name === says.variant);
     if (state.hidden.has(variant)) return [];
-    return says.forms.map((form, i) => ({ ...form, variant, name: says.variant, className: i ? "" : "best" }));
+    const fits = says.forms.filter((form) => form.b);
+    return (fits.length ? says.forms : says.forms.slice(-1)).map((form, i) => ({ ...form, variant, name: says.variant, className: fits.length && !i ? "best" : "" }));
   });
   fillTable(document.getElementById("forms"), [
     { title: "optimizer", show: (row) => named(row.variant, row.name) },
