@@ -1,0 +1,228 @@
+"""The report as a person uses it, in a real browser."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from selenium.webdriver import ActionChains
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webdriver import WebDriver
+from selenium.webdriver.support.select import Select
+from selenium.webdriver.support.wait import WebDriverWait
+
+from cbs_lightning.report import REPORT, write_report
+from cbs_lightning.study import Study, read
+from tests.browser import chromium, console_errors, prefer_dark, requests_elsewhere, resize
+from tests.studies import make_full_study, make_run
+
+UNKNOWN = "\N{EN DASH}"
+PLOTS = ("plot-sfo", "plot-steps", "plot-seconds", "plot-loss")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory) -> Iterator[WebDriver]:
+    with chromium(tmp_path_factory.mktemp("profile")) as window:
+        yield window
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory) -> Study:
+    directory = tmp_path_factory.mktemp("report") / "full"
+    make_full_study(directory)
+    write_report(directory)
+    found, _ = read(directory)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def opened(browser, study) -> Iterator[SimpleNamespace]:
+    """The page, fresh; whatever is done with it leaves no error and asks nobody."""
+    resize(browser, 1280, 900)
+    prefer_dark(browser, False)
+    browser.get((study.directory / REPORT).as_uri())
+
+    def all_(selector: str) -> list:
+        return browser.find_elements("css selector", selector)
+
+    def text(selector: str) -> list[str]:
+        return [found.text for found in all_(selector)]
+
+    yield SimpleNamespace(window=browser, all=all_, text=text, run=browser.execute_script)
+    assert console_errors(browser) == [] and requests_elsewhere(browser) == []
+
+
+def table(opened) -> list[list[str]]:
+    return opened.run(
+        "return [...document.querySelectorAll('#run-table tbody tr')]"
+        ".map((row) => [...row.cells].map((cell) => cell.textContent))"
+    )
+
+
+def steps_by_run(opened) -> dict[tuple[str, str, str], str]:
+    return {(row[0], row[1], row[2]): row[4] for row in table(opened)}
+
+
+def expected_steps(study: Study, rule: str, threshold: float) -> dict[tuple[str, str, str], str]:
+    return {
+        (row.variant, f"{row.batch_size:,}", str(row.seed)): f"{row.steps:,}"
+        if row.steps is not None
+        else UNKNOWN
+        for row in study.rows
+        if (row.rule, row.threshold) == (rule, threshold)
+    }
+
+
+def test_plots_and_tables_are_drawn(opened, study):
+    for plot in PLOTS:
+        assert len(opened.all(f"#{plot} svg path, #{plot} svg circle")) > 10
+    dots = opened.all("#plot-steps svg .run, #plot-steps svg [aria-label=dot] circle")
+    reached = sum(run.steps is not None for run in study.answers)
+    assert len(dots) >= reached
+    assert opened.text("#answers strong")[0].startswith("adam: use b = 16")
+    assert steps_by_run(opened) == expected_steps(study, "epoch", 1.0)
+    links = opened.run("return [...document.querySelectorAll('#run-table a')].map((a) => a.href)")
+    assert {Path(link).name for link in links} == {run.directory.name for run in study.runs}
+    assert len(table(opened)) == 36 and "36 of 36 runs" in opened.text("#count")
+
+
+def test_hovering_shows_the_run(opened, study):
+    dots = opened.run(
+        "return [...document.querySelectorAll('#plot-sfo .run circle, #plot-sfo .run path')]"
+        ".map((dot) => { const box = dot.getBoundingClientRect();"
+        " return [box.x + box.width / 2, box.y + box.height / 2]; })"
+    )
+    assert len(dots) == sum(run.sfo is not None for run in study.answers)
+    x, y = dots[0]
+    figure = opened.all("#plot-sfo svg")[0]
+    box = figure.rect
+    move = ActionChains(opened.window)
+    offset = (round(x - box["x"] - box["width"] / 2), round(y - box["y"] - box["height"] / 2))
+    opened.run("arguments[0].scrollIntoView({block: 'center'})", figure)
+    move.move_to_element_with_offset(figure, *offset).perform()
+    shown = " ".join(opened.text("#plot-sfo [aria-label=tip] text"))
+    first = next(run for run in study.answers if run.sfo is not None)
+    assert re.search(rf"adam, b = {first.batch_size}, seed \d", shown), shown
+    assert any(f"SFO {run.sfo:,}" in shown for run in study.answers if run.sfo)
+
+
+def test_a_press_hides_an_optimizer(opened):
+    before = len(opened.all("#plot-sfo svg [aria-label=line] path"))
+    _, sgd = opened.all("#legend button")
+    assert sgd.text == "sgd" and sgd.get_attribute("aria-pressed") == "true"
+    sgd.click()
+    assert len(opened.all("#plot-sfo svg [aria-label=line] path")) < before
+    assert opened.all("#legend button")[1].get_attribute("aria-pressed") == "false"
+    assert not any("sgd" in row for row in opened.text("#forms tbody tr"))
+    opened.all("#legend button")[1].send_keys(Keys.SPACE)
+    assert len(opened.all("#plot-sfo svg [aria-label=line] path")) == before
+
+
+@pytest.mark.parametrize(("rule", "threshold"), [("epoch", 2.0), ("window", 0.5)])
+def test_rule_and_threshold_give_other_answers(opened, study, rule, threshold):
+    before = opened.all("#plot-steps svg")[0].get_attribute("outerHTML")
+    Select(opened.all("#rule")[0]).select_by_value(rule)
+    Select(opened.all("#threshold")[0]).select_by_value(f"{threshold:g}")
+    assert opened.all("#plot-steps svg")[0].get_attribute("outerHTML") != before
+    assert steps_by_run(opened) == expected_steps(study, rule, threshold)
+    assert f"loss <= {threshold:g} by rule {rule}" in opened.text("#asked")[0]
+    assert opened.text("#answers strong")[0].startswith("adam: use b = ")
+
+
+def test_runs_are_sorted_and_filtered(opened):
+    def column(index: int) -> list[str]:
+        return [row[index] for row in table(opened)]
+
+    def press(title: str) -> None:
+        (button,) = [b for b in opened.all("#run-table th button") if b.text.split()[0] == title]
+        button.click()
+
+    press("K")
+    known = [int(k.replace(",", "")) for k in column(4) if k != UNKNOWN]
+    assert known == sorted(known) and column(4)[-1] == UNKNOWN
+    press("K")
+    assert [int(k.replace(",", "")) for k in column(4) if k != UNKNOWN] == known[::-1]
+    assert column(4)[-1] == UNKNOWN  # not known comes last either way
+    (sorted_by,) = opened.all("#run-table th[aria-sort=descending]")
+    assert sorted_by.text.startswith("K")
+    opened.all("#filter")[0].send_keys("sgd 64")
+    assert {(row[0], row[1], row[3]) for row in table(opened)} == {("sgd", "64", "exhausted")}
+    assert opened.text("#count") == ["3 of 36 runs"]
+
+
+def test_light_and_dark(opened):
+    def background() -> str:
+        return opened.run("return getComputedStyle(document.body).backgroundColor")
+
+    light = background()
+    prefer_dark(opened.window, True)
+    dark = background()
+    assert light == "rgb(255, 255, 255)" and dark != light
+    opened.all("#theme")[0].click()  # the reader's own choice comes first
+    assert background() == light
+    opened.all("#theme")[0].click()
+    assert background() == dark
+
+
+def test_arrow_keys_go_through_the_runs_of_a_plot(opened):
+    figure = opened.all("#plot-steps")[0]
+    opened.run("arguments[0].focus()", figure)
+    seen = []
+    for _ in range(2):
+        ActionChains(opened.window).send_keys(Keys.ARROW_RIGHT).perform()
+        seen.append(opened.text("#plot-steps output")[0])
+    assert all(text.startswith("adam, b = 4, seed ") for text in seen) and len(set(seen)) == 2
+    assert opened.run("return document.activeElement.id") == "plot-steps"
+
+
+def test_losses_by_optimizer_and_by_steps(opened):
+    before = opened.all("#plot-loss svg")[0].get_attribute("outerHTML")
+    Select(opened.all("#loss-variant")[0]).select_by_visible_text("sgd")
+    changed = opened.all("#plot-loss svg")[0].get_attribute("outerHTML")
+    Select(opened.all("#loss-by")[0]).select_by_value("steps")
+    assert len({before, changed, opened.all("#plot-loss svg")[0].get_attribute("outerHTML")}) == 3
+    assert len(opened.all("#plot-loss svg .losses path")) == 18
+
+
+def test_all_fitted_forms_can_be_drawn(opened):
+    before = len(opened.all("#plot-steps svg [aria-label=line] path"))
+    opened.all("#all-forms")[0].click()
+    assert len(opened.all("#plot-steps svg [aria-label=line] path")) > before
+
+
+@pytest.mark.parametrize("width", [360, 768, 1440])
+def test_it_fits_any_width(opened, width):
+    resize(opened.window, width, 900)
+    WebDriverWait(opened.window, 10).until(
+        lambda _: opened.run("return document.documentElement.scrollWidth") == width
+    )
+    drawn = opened.run(
+        "return [...document.querySelectorAll('.plots svg')].map((svg) => svg.clientWidth)"
+    )
+    assert len(drawn) == 4 and all(200 < own <= width for own in drawn)
+
+
+def test_in_print_there_are_no_controls(opened):
+    opened.window.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        assert not opened.all("#controls")[0].is_displayed()
+        assert opened.all("#plot-sfo svg")[0].is_displayed()
+    finally:
+        opened.window.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def test_odd_studies_open_without_an_error(browser, tmp_path):
+    make_run(tmp_path / "one", "adam", 8, 2)
+    make_run(tmp_path / "nothing", "sgd", 8, 2, reached=False)
+    make_run(tmp_path / "cifar10_resnet20", "adam", 2048, 3)
+    make_run(tmp_path / "markup", "adam", 8, 2, variant="<script>throw 1</script>")
+    for directory in tmp_path.iterdir():
+        write_report(directory)
+        browser.get((directory / REPORT).as_uri())
+        assert len(browser.find_elements("css selector", "figure svg")) == 4
+        assert len(browser.find_elements("css selector", "#run-table tbody tr")) == 1
+        shown = browser.find_element("css selector", "#paper-section").is_displayed()
+        assert shown == (directory.name == "cifar10_resnet20")
+        assert console_errors(browser) == [] and requests_elsewhere(browser) == []
