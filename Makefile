@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo figures report tensorboard test test-slow lint format lock clean
+.PHONY: help setup demo figures report tensorboard test test-slow bench-figures lint format lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -40,6 +40,9 @@ test: $(READY) lint ## lint, types and all tests but the slow ones
 
 test-slow: $(READY) ## the slow tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+
+bench-figures: $(READY) ## time and memory of figures and report on 1,000 made-up runs
+	@$(BIN)/python -m benchmarks.figures
 
 lint: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .

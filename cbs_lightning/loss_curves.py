@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cbs_lightning.results import Request, Result, Run
-from cbs_lightning.trajectory import Rule, readings
+from cbs_lightning.trajectory import Readings, Rule
 
 POINTS = 200
 
@@ -27,11 +27,11 @@ class LossCurve:
 def loss_curve(run: Run, answer: Result, request: Request) -> LossCurve:
     """The first and the last reading, and that at the threshold's crossing, are among them."""
     rule = Rule(request.rule, run.result.steps_per_epoch, request.window)
-    steps, loss = readings(run.trajectory, rule)
+    read = Readings.of(run.trajectory, rule)
+    steps, loss = read.ends, read.means
     if len(steps) > POINTS:
         spread = np.geomspace(1, len(steps), POINTS - 1).round().astype(int) - 1
         crossing = np.searchsorted(steps, answer.steps or steps[-1])
         kept = np.unique(np.append(spread, crossing))
         steps, loss = steps[kept], loss[kept]
-    finite = np.isfinite(loss)
-    return LossCurve(answer, steps[finite], loss[finite])
+    return LossCurve(answer, steps, loss)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from io import BytesIO
@@ -15,10 +15,10 @@ import numpy as np
 from cbs_lightning.storage import write_atomically
 from cbs_lightning.trajectory import (
     Reading,
+    Readings,
     Rule,
     RuleName,
     Trajectory,
-    first_crossing,
     last_reading,
 )
 
@@ -153,13 +153,24 @@ def answer(result: Result, trajectory: Trajectory, request: Request) -> Result:
     end too soon to tell.
     """
     rule = Rule(request.rule, result.steps_per_epoch, request.window)
+    return _answer(result, Readings.of(trajectory[: request.max_steps], rule), request)
+
+
+def answers(run: Run, rule: RuleName, thresholds: Iterable[float]) -> list[Result]:
+    """As `answer` for every threshold, within the run's own budget and by its own window."""
+    result = run.result
+    read = Readings.of(run.trajectory, Rule(rule, result.steps_per_epoch, result.window))
+    return [_answer(result, read, Request(each, rule, result.window)) for each in thresholds]
+
+
+def _answer(result: Result, read: Readings, request: Request) -> Result:
     asked = replace(result, threshold=request.threshold, rule=request.rule, window=request.window)
-    within = trajectory[: request.max_steps]
-    crossing = first_crossing(within, rule, request.threshold)
+    crossing = read.first_crossing(request.threshold)
     if crossing is not None:
         return _at(asked, crossing, Status.REACHED, end=crossing.steps)
+    within = read.trajectory
     status = _why_not(result.ended, within, request.max_steps)
-    return _at(asked, last_reading(within, rule), status, end=len(within))
+    return _at(asked, last_reading(within, read.rule), status, end=len(within))
 
 
 def _why_not(ended: Status, within: Trajectory, max_steps: int | None) -> Status | None:

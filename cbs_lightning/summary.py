@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 from io import StringIO
 from pathlib import Path
 
-from cbs_lightning.results import Request, Result, Run, answer
+from cbs_lightning.results import Request, Result, Run, answers
 from cbs_lightning.storage import write_atomically
 from cbs_lightning.trajectory import RuleName
 
@@ -20,12 +20,8 @@ def summary_rows(runs: list[Run]) -> list[Result]:
     """A row per run, threshold and rule: the runs' own thresholds, and the ladder down to the
     lowest rung that any run reached. No status: the run's losses end before an answer."""
     own = {run.result.threshold for run in runs}
-    rows = [
-        answer(run.result, run.trajectory, Request(threshold, rule, run.result.window))
-        for run in runs
-        for rule in RuleName
-        for threshold in sorted(own.union(LADDER), reverse=True)
-    ]
+    thresholds = sorted(own.union(LADDER), reverse=True)
+    rows = [row for run in runs for rule in RuleName for row in answers(run, rule, thresholds)]
     reached = {row.threshold for row in rows if row.steps is not None}
     lowest = min(reached, default=max(LADDER))
     return [row for row in rows if row.threshold in own or row.threshold >= lowest]

@@ -84,36 +84,50 @@ class Reading:
     accuracy: float
 
 
+@dataclass(frozen=True)
+class Readings:
+    """All readings of a trajectory by a rule, in order of time, up to a loss that is not finite.
+
+    Differences of running sums carry their rounding, so `means` are for the eye and for finding
+    candidates: the exact sums decide.
+    """
+
+    trajectory: Trajectory
+    rule: Rule
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]  # as many steps were made
+    means: NDArray[np.float64]
+    rounding: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, trajectory: Trajectory, rule: Rule) -> "Readings":
+        last_finite = (trajectory.first_non_finite() or len(trajectory) + 1) - 1
+        finite = trajectory[:last_finite]
+        starts, ends = rule.spans(finite.size)
+        weights = rule.weights(finite.size)
+        total = np.concatenate(([0.0], np.cumsum(weights * finite.loss)))
+        weight = np.concatenate(([0.0], np.cumsum(weights)))
+        span_weight = weight[ends] - weight[starts]
+        rounding = len(total) * np.finfo(np.float64).eps * total[ends] / span_weight
+        means = (total[ends] - total[starts]) / span_weight
+        return cls(trajectory, rule, starts, ends, means, rounding)
+
+    def first_crossing(self, threshold: float, since: int = 0) -> Reading | None:
+        """The first one after step `since` whose loss is at most `threshold`, if there is one."""
+        candidates = np.flatnonzero((self.means - self.rounding <= threshold) & (self.ends > since))
+        for index in candidates:
+            start, end = int(self.starts[index]), int(self.ends[index])
+            reading = _reading(self.trajectory, self.rule, start, end)
+            if reading.loss <= threshold:
+                return reading
+        return None
+
+
 def first_crossing(
     trajectory: Trajectory, rule: Rule, threshold: float, since: int = 0
 ) -> Reading | None:
     """The first reading after step `since` whose loss is at most `threshold`, if there is one."""
-    last_finite = (trajectory.first_non_finite() or len(trajectory) + 1) - 1
-    trajectory = trajectory[:last_finite]
-    starts, ends = rule.spans(trajectory.size)
-    weights = rule.weights(trajectory.size)
-    total = np.concatenate(([0.0], np.cumsum(weights * trajectory.loss)))
-    weight = np.concatenate(([0.0], np.cumsum(weights)))
-    span_weight = weight[ends] - weight[starts]
-    # Differences of running sums carry their rounding, so they only find candidates: the exact
-    # sums decide.
-    rounding = len(total) * np.finfo(np.float64).eps * total[ends] / span_weight
-    means = (total[ends] - total[starts]) / span_weight
-    candidates = np.flatnonzero((means - rounding <= threshold) & (ends > since))
-    for index in candidates:
-        reading = _reading(trajectory, rule, int(starts[index]), int(ends[index]))
-        if reading.loss <= threshold:
-            return reading
-    return None
-
-
-def readings(trajectory: Trajectory, rule: Rule) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """All of them, for the eye: the steps at which they are, and the losses but for rounding."""
-    starts, ends = rule.spans(trajectory.size)
-    weights = rule.weights(trajectory.size)
-    total = np.concatenate(([0.0], np.cumsum(weights * trajectory.loss)))
-    weight = np.concatenate(([0.0], np.cumsum(weights)))
-    return ends, (total[ends] - total[starts]) / (weight[ends] - weight[starts])
+    return Readings.of(trajectory, rule).first_crossing(threshold, since)
 
 
 def last_reading(trajectory: Trajectory, rule: Rule) -> Reading | None:
