@@ -166,10 +166,11 @@ def test_several_seeds_are_points_around_their_median(tmp_path):
     assert curve.points[0].steps == 4 * 125
     assert "(3 seeds, resampled)" in plain_answer(curve)
     axes = draw("seeds", [curve], "steps").axes[0]
-    dots = [tuple(map(tuple, found.get_offsets())) for found in axes.collections[1::2]]
-    assert dots == [((8, 375), (8, 500), (8, 1000)), ((16, 126), (16, 378), (16, 630))]
-    ranges = [found.get_segments()[0].tolist() for found in axes.collections[::2]]
-    assert ranges == [[[8, 375], [8, 1000]], [[16, 126], [16, 630]]]
+    ranges, runs = axes.collections
+    seen = [(8, 375), (8, 500), (8, 1000), (16, 126), (16, 378), (16, 630)]
+    assert [tuple(place) for place in runs.get_offsets()] == seen
+    segments = [segment.tolist() for segment in ranges.get_segments()]
+    assert segments == [[[8, 375], [8, 1000]], [[16, 126], [16, 630]]]
 
 
 def test_a_seed_that_did_not_reach_rules_its_batch_size_out(tmp_path):
@@ -478,8 +479,9 @@ def test_the_trade_off_has_the_three_recommended_batch_sizes(full):
 def test_losses_are_drawn_by_sfo_with_a_dot_where_k_was_counted(full):
     curves = loss_curves(full)["adam"]
     axes = draw_losses("full", curves).axes[0]
-    dots = [line.get_data() for line in axes.get_lines() if line.get_marker() == "o"]
-    assert sorted(float(x[0]) for x, _ in dots) == sorted(
+    lines, dots = axes.collections
+    assert len(lines.get_segments()) == 18
+    assert sorted(float(x) for x, _ in dots.get_offsets()) == sorted(
         run.sfo for run in full.answers if run.variant == "adam"
     )
     (shown,) = [curve for curve in curves if (curve.result.batch_size, curve.result.seed) == (4, 0)]

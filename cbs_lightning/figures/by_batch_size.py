@@ -133,12 +133,7 @@ def _draw_curve(axes: Axes, curve: Curve, quantity: Quantity, marker: str, color
     for point, found in reached:
         if point.sliced:
             axes.plot(point.batch_size, found, color=color, marker=marker, zorder=3.5, **HOLLOW)
-        own = [each for run in point.reached if (each := value(run)) is not None]
-        if len(own) > 1:
-            axes.vlines(point.batch_size, min(own), max(own), color=color, lw=0.9, zorder=2)
-            axes.scatter(
-                [point.batch_size] * len(own), own, s=14, marker="_", color=color, lw=0.9, zorder=2
-            )
+    _draw_seeds(axes, [point for point, _ in reached if len(point.reached) > 1], value, color)
     chosen = quantity.chosen(curve)
     if chosen is None or (lowest := value(chosen)) is None:
         return
@@ -156,6 +151,23 @@ def _draw_curve(axes: Axes, curve: Curve, quantity: Quantity, marker: str, color
         markeredgewidth=0.7,
         zorder=4,
     )
+
+
+def _draw_seeds(
+    axes: Axes,
+    points: list[Point],
+    value: Callable[[Point | Result], float | None],
+    color: str,
+) -> None:
+    """Every run, and the range of those of one batch size."""
+    found = [(point.batch_size, [value(run) or 0.0 for run in point.reached]) for point in points]
+    if not found:
+        return
+    sizes, values = zip(*found, strict=True)
+    look: dict[str, Any] = {"color": color, "lw": 0.9, "zorder": 2}
+    axes.vlines(sizes, [min(own) for own in values], [max(own) for own in values], **look)
+    places = [size for size, own in found for _ in own]
+    axes.scatter(places, [each for own in values for each in own], s=14, marker="_", **look)
 
 
 def _draw_fit(axes: Axes, curve: Curve, per_step: Callable[[Floats], Floats], color: str) -> bool:

@@ -2,6 +2,7 @@
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.collections import LineCollection
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
 
@@ -32,16 +33,23 @@ def draw_losses(study: str, curves: list[LossCurve]) -> Figure:
         first = curves[0].result
         sizes = sorted({curve.result.batch_size for curve in curves})
         shades = _shades(colors_of([first.optimizer])[first.optimizer], len(sizes))
-        for curve in curves:
-            color = shades[sizes.index(curve.result.batch_size)]
-            axes.plot(curve.sfo, curve.loss, color=color, lw=0.9, alpha=0.9)
-            if curve.result.sfo is not None and (met := curve.result.loss) is not None:
-                axes.plot(curve.result.sfo, met, color=color, marker="o", ms=3.4, zorder=4)
+        colors = [shades[sizes.index(curve.result.batch_size)] for curve in curves]
+        lines = [np.column_stack((curve.sfo, curve.loss)) for curve in curves]
+        axes.add_collection(LineCollection(lines, colors=colors, linewidths=0.9, alpha=0.9))
+        reached = [
+            (result.sfo, result.loss, color)
+            for result, color in zip((curve.result for curve in curves), colors, strict=True)
+            if result.sfo is not None and result.loss is not None
+        ]
+        if reached:
+            places, losses_met, own_colors = zip(*reached, strict=True)
+            axes.scatter(places, losses_met, c=own_colors, s=11, lw=0, zorder=4)
         axes.axhline(first.threshold, color=GRAY, lw=0.8, ls=DASHED)
         losses = np.concatenate([curve.loss for curve in curves])
         spent = np.concatenate([curve.sfo for curve in curves])
         axes.set_xscale("log")
-        set_round_ticks(axes.xaxis, spent.min(), spent.max())
+        axes.set_xlim(spent.min() / 1.2, spent.max() * 1.2)
+        set_round_ticks(axes.xaxis, *axes.get_xlim())
         set_plain_log(axes, min(first.threshold, losses.min()), losses.max())
         axes.set_xlabel("SFO: steps so far times b")
         axes.set_ylabel(f"Training loss, rule {first.rule}")
@@ -50,7 +58,7 @@ def draw_losses(study: str, curves: list[LossCurve]) -> Figure:
         shown = range(0, len(sizes), 1 + (len(sizes) - 1) // MOST_KEYS)
         handles = [key(f"b = {sizes[i]}", color=shades[i]) for i in shown]
         handles.append(key(f"threshold {first.threshold:g}", lw=0.8, ls=DASHED))
-        if any(curve.result.steps is not None for curve in curves):
+        if reached:
             handles.append(key("reached", ls="none", marker="o", ms=3.4))
         add_legend(figure, (handles, 4))
     return figure
