@@ -4,7 +4,7 @@ from cbs_lightning.figures.by_batch_size import draw
 from cbs_lightning.figures.by_hyperparameter import draw_by_hyperparameter
 from cbs_lightning.figures.by_threshold import draw_by_threshold
 from cbs_lightning.figures.losses import draw_losses
-from cbs_lightning.figures.study import write_figures, write_study
+from cbs_lightning.figures.study import write_figures, write_files, write_study
 from cbs_lightning.figures.tradeoff import draw_tradeoff
 
 __all__ = [
@@ -14,5 +14,6 @@ __all__ = [
     "draw_losses",
     "draw_tradeoff",
     "write_figures",
+    "write_files",
     "write_study",
 ]

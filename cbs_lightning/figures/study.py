@@ -34,16 +34,17 @@ LONGEST_NAME = 80  # characters of a file's
 def write_study(directory: Path) -> list[str]:
     """Write a study's summary, answer, tables and figures; return the lines that tell of them."""
     study, lines = read(directory)
-    if study is None:
-        return lines
-    summary = write_summary(directory, study.rows)
-    tables = write_tables(directory / "tables", study.name, study.curves)
-    answer_file = write_recommendations(directory, study.recommendations, study.across)
+    return lines if study is None else [*lines, *study.told(), *write_files(study)]
+
+
+def write_files(study: Study) -> list[str]:
+    """Write all that is made of a study; return the lines that tell where."""
+    summary = write_summary(study.directory, study.rows)
+    tables = write_tables(study.directory / "tables", study.name, study.curves)
+    answer_file = write_recommendations(study.directory, study.recommendations, study.across)
     pictures = write_figures(study)
     return [
-        *lines,
-        *study.told(),
-        f"  Figures: {' '.join(map(str, pictures))}",
+        f"  Figures: {' '.join(map(str, pictures[:1]))}, and each as PNG and PDF beside it",
         f"  Tables: {' '.join(map(str, tables))}",
         f"  The answer for scripts: {answer_file}",
         f"  Every threshold and rule: {summary}",
@@ -51,7 +52,7 @@ def write_study(directory: Path) -> list[str]:
 
 
 def write_figures(study: Study) -> list[Path]:
-    """All of them, the contact sheet first; one that the study no longer has is removed."""
+    """All of them, the contact sheet of all first; one that is no longer drawn is removed."""
     directory = study.directory / FIGURES
     pictures: list[Path] = []
     for name, figure in drawn(study):

@@ -19,11 +19,13 @@ SCRIPTS = ("state.js", "plots.js", "tables.js", "page.js")
 def write_report(directory: Path) -> list[str]:
     """Write a study's report; return the lines that tell of it."""
     study, lines = read(directory)
-    if study is None:
-        return lines
-    path = directory / REPORT
+    return lines if study is None else [*lines, f"{study.name}: {write_page(study)}"]
+
+
+def write_page(study: Study) -> Path:
+    path = study.directory / REPORT
     write_atomically(path, page(study).encode())
-    return [*lines, f"{study.name}: {path}"]
+    return path
 
 
 def page(study: Study) -> str:
