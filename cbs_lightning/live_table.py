@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 
 from rich.cells import set_cell_size
 from rich.console import Console
+from rich.control import Control
 from rich.live import Live
+from rich.segment import ControlType
 from rich.text import Text
 
 from cbs_lightning.board import Board, JobState, Phase
@@ -46,16 +48,27 @@ class LiveTable:
         self.workers = workers
         self.started = started
         self.live = Live(console=console, auto_refresh=False, transient=True)
+        self._lines: list[Text] = []  # that are shown
 
     def show(self, jobs: Sequence[JobState]) -> None:
-        self.print_lines()
         width, height = self.live.console.size
-        elapsed = time.time() - self.started
-        self.live.update(drawn(jobs, self.workers, elapsed, width, height), refresh=True)
+        self._erase_wrapped(width)
+        text = drawn(jobs, self.workers, time.time() - self.started, width, height)
+        self.live.update(text, refresh=True)
+        self._lines = list(text.split(allow_blank=True))
+        self.print_lines()
 
     def print_lines(self) -> None:
         if lines := self.board.new_lines():
             self.live.console.print(Text("\n".join(lines)), soft_wrap=True)
+
+    def _erase_wrapped(self, width: int) -> None:
+        """What is shown takes more lines since the terminal got narrower, which rich ignores."""
+        more = sum(max(0, line.cell_len - 1) // width for line in self._lines)
+        if more:
+            up = [(ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)] * more
+            self.live.console.control(Control(*up))
+            self._lines = []
 
 
 def drawn(jobs: Sequence[JobState], workers: int, elapsed: float, width: int, height: int) -> Text:
@@ -74,7 +87,9 @@ def drawn(jobs: Sequence[JobState], workers: int, elapsed: float, width: int, he
         header = layout.header()
         rule = Text("─" * len(header), style="dim")
         lines = [Text(), header, rule, *rows, Text(), *lines]
-    return Text("\n", no_wrap=True, overflow="ellipsis").join(lines)
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")
+    return Text("\n").join(lines)
 
 
 def rows_shown(jobs: Sequence[JobState], most: int) -> list[JobState]:
@@ -118,12 +133,17 @@ class Layout:
         )
         room = width - len(layout.header())
         longest = max(len("optimizer"), *(len(job.variant) for job in jobs))
-        variant = max(1, min(longest, room - SHORTEST_BAR))
-        return replace(layout, variant=variant, bar=max(1, min(LONGEST_BAR, room - variant)))
+        shortest_bar = SHORTEST_BAR if room >= SHORTEST_BAR + len("optimizer") else 0
+        variant = max(1, min(longest, room - shortest_bar))
+        return replace(layout, variant=variant, bar=max(0, min(LONGEST_BAR, room - variant)))
+
+    @property
+    def _loss_width(self) -> int:
+        return self.bar + len(" ") + self.loss + len(" → ") + self.threshold
 
     def header(self) -> Text:
-        loss = Text(f"{'loss → threshold':<{self.bar + self.loss + self.threshold + 4}}")
-        left = Text(f"{'left':<{self.left}}")
+        loss = Text(set_cell_size("loss → threshold" if self.bar else "loss", self._loss_width))
+        left = Text(set_cell_size("left", self.left))
         return self._line("job", "optimizer", "b", "seed", "epoch", loss, left, "bold")
 
     def row(self, job: JobState) -> Text:
@@ -160,7 +180,7 @@ class Layout:
 
     def _loss(self, job: JobState) -> Text:
         if job.phase is Phase.WAITING:
-            return Text(" " * (self.bar + self.loss + self.threshold + 4))
+            return Text(" " * self._loss_width)
         filled = round(bar_share(job) * self.bar)
         loss = f"{job.loss:.3g}" if job.loss is not None else UNKNOWN
         return Text.assemble(

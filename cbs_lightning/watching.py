@@ -4,7 +4,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -79,15 +79,17 @@ class Watcher:
 
     def _watch(self) -> None:
         every = LOOK_SECONDS if self.on_look else FINISHED_SECONDS
+        self._look()
         while not self._over.wait(every):
-            self._look(time.monotonic() >= self._next_call)
-        self._look(True)
+            self._look()
+        self._look(last=True)
 
-    def _look(self, due: bool) -> None:
+    def _look(self, *, last: bool = False) -> None:
         jobs = self.board.jobs()
         if self.on_look is not None:
             self._call(self.on_look, jobs)
         finished = sum(job.phase is Phase.FINISHED for job in jobs)
+        due = last or time.monotonic() >= self._next_call
         if due and finished > self._finished:
             self._finished = finished
             began = time.monotonic()
@@ -103,4 +105,5 @@ class Watcher:
             if listener not in self._told_of:
                 self._told_of.add(listener)
                 reason = " ".join(f"{type(error).__name__}: {error}".split())
-                say(f"warning: {getattr(listener, '__name__', listener)}: {reason}")
+                with suppress(OSError):  # of a terminal that is gone
+                    say(f"warning: {getattr(listener, '__name__', listener)}: {reason}")

@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import lightning as L
+from torch import Tensor
 
 from cbs_lightning.callbacks.stop import StopAtThreshold
 from cbs_lightning.wording import duration, say
@@ -21,7 +22,8 @@ class FollowProgress(L.Callback):
         self.max_steps = max_steps
         self.every_seconds = every_seconds
         self.steps = 0
-        self._chunk_losses: Any = None
+        self._first_chunk: Tensor | None = None
+        self._latest_chunk: Tensor | None = None
 
     def show(self) -> None:
         raise NotImplementedError
@@ -34,10 +36,20 @@ class FollowProgress(L.Callback):
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, *_: Any
     ) -> None:
         self.steps += len(outputs["size"])
-        self._chunk_losses = outputs["loss"]
+        self._latest_chunk = outputs["loss"]
+        if self._first_chunk is None:
+            self._first_chunk = outputs["loss"]
         if time.monotonic() - self._shown >= self.every_seconds:
             self._shown = time.monotonic()
             self.show()
+
+    @property
+    def first_loss(self) -> float | None:
+        """That of the run's first step."""
+        recorded = self.stop.recorder.trajectory.loss
+        if len(recorded):
+            return float(recorded[0])
+        return float(self._first_chunk[0]) if _is_at_hand(self._first_chunk) else None
 
     @property
     def loss(self) -> float | None:
@@ -47,9 +59,7 @@ class FollowProgress(L.Callback):
         """
         if self.stop.latest is not None:
             return self.stop.latest.loss
-        if self._chunk_losses is None or self._chunk_losses.device.type != "cpu":
-            return None
-        return float(self._chunk_losses.mean())
+        return float(self._latest_chunk.mean()) if _is_at_hand(self._latest_chunk) else None
 
     @property
     def seconds_left(self) -> float | None:
@@ -64,6 +74,10 @@ class FollowProgress(L.Callback):
         loss = f"{self.loss:.3g}" if self.loss is not None else "..."
         epochs = f"epoch {self.steps / per_epoch:.1f} of {self.max_steps / per_epoch:.4g}"
         return f"{epochs}, loss {loss} (until {self.stop.threshold:g})"
+
+
+def _is_at_hand(losses: Tensor | None) -> TypeGuard[Tensor]:
+    return losses is not None and losses.device.type == "cpu"
 
 
 class PrintProgress(FollowProgress):

@@ -19,14 +19,16 @@ class TellBoard(FollowProgress):
         super().on_train_start(*arguments)
         self.show()
 
+    def on_train_end(self, *_: Any) -> None:
+        self.show()
+
     def show(self) -> None:
-        loss, recorded = self.loss, self.stop.recorder.trajectory.loss
         self.board.tell(
             self.job,
             steps=self.steps,
             max_steps=self.max_steps,
             steps_per_epoch=self.stop.rule.steps_per_epoch,
-            first_loss=float(recorded[0]) if len(recorded) else loss,
-            loss=loss,
+            first_loss=self.first_loss,
+            loss=self.loss,
             seconds_left=self.seconds_left,
         )
