@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from io import TextIOBase
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,8 @@ class Board:
         return (self.directory / SAID).exists()
 
     def go_live(self) -> None:
-        (self.directory / SAID).touch()
+        with suppress(OSError):
+            (self.directory / SAID).touch()
 
     def new_lines(self) -> list[str]:
         """What jobs printed since the last call."""
@@ -141,11 +143,29 @@ def printing_beside_table(cfg: DictConfig) -> Iterator[None]:
     if board is None or not board.live:
         yield
         return
-    try:
-        # Appended by lines, so that those of several workers do not mix.
-        said = (board.directory / SAID).open("a", buffering=1, errors="replace")
-    except OSError:
+    with Lines(board.directory / SAID) as said, redirect_stdout(said), redirect_stderr(said):
         yield
-        return
-    with said, redirect_stdout(said), redirect_stderr(said):
-        yield
+
+
+class Lines(TextIOBase):
+    """Appends to a file, by whole lines, so that those of several processes do not mix.
+
+    What cannot be written is lost: a full disk is no reason to end a run.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._begun = ""
+
+    def write(self, text: str) -> int:
+        *lines, self._begun = (self._begun + text).split("\n")
+        if lines:
+            content = "".join(f"{line}\n" for line in lines).encode(errors="replace")
+            with suppress(OSError), self.path.open("ab", buffering=0) as file:
+                file.write(content)
+        return len(text)
+
+    def close(self) -> None:
+        if self._begun:
+            self.write("\n")
+        super().close()

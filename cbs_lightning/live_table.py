@@ -81,7 +81,7 @@ def drawn(jobs: Sequence[JobState], workers: int, elapsed: float, width: int, he
     running = sum(job.phase is Phase.RUNNING for job in jobs)
     most = min(height - 1, max(height // 2, running + LINES_BESIDE_ROWS))
     lines = [_counts(jobs), _times(jobs, workers, elapsed)]
-    if most > LINES_BESIDE_ROWS:
+    if jobs and most > LINES_BESIDE_ROWS:
         layout = Layout.fitting(jobs, width)
         rows = [layout.row(job) for job in rows_shown(jobs, most - LINES_BESIDE_ROWS)]
         header = layout.header()
@@ -209,7 +209,7 @@ def shortened(text: str, width: int) -> str:
 
 
 def _epoch(job: JobState) -> str:
-    if not job.steps_per_epoch:
+    if job.phase is Phase.WAITING or not job.steps_per_epoch:
         return ""
     epoch = f"{job.steps / job.steps_per_epoch:.1f}"
     return f"{epoch} of {job.max_steps / job.steps_per_epoch:.4g}" if job.max_steps else epoch

@@ -11,7 +11,7 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 import cbs_lightning.run
 from cbs_lightning import live_table, watching
-from cbs_lightning.board import SAID, Board, JobState, Phase
+from cbs_lightning.board import SAID, Board, JobState, Lines, Phase
 from cbs_lightning.results import Status
 from cbs_lightning.time_left import sweep_seconds_left
 from cbs_lightning.watching import Watcher
@@ -74,6 +74,15 @@ def test_lines_are_read_once_and_whole(tmp_path):
         print("ee", file=said, flush=True)
         assert board.new_lines() == ["three"]
     assert board.new_lines() == []
+
+
+def test_what_cannot_be_printed_is_lost(tmp_path):
+    with Lines(tmp_path / "gone" / SAID) as said:
+        print("one", file=said, flush=True)
+    with Lines(tmp_path / SAID) as said:
+        print("two\nthree\nfo", file=said, end="")
+        assert (tmp_path / SAID).read_text() == "two\nthree\n"
+    assert (tmp_path / SAID).read_text() == "two\nthree\nfo\n"
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,8 @@ def lines_of(jobs, width=80, height=24, workers=2) -> list[str]:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_row_has_all_that_is_asked_for(width):
-    jobs = [finished(1, Status.REACHED), running(2, batch_size=16), waiting(3, "sgd")]
+    again = replace(running(3, variant="sgd"), phase=Phase.WAITING)  # since its worker died
+    jobs = [finished(1, Status.REACHED), running(2, batch_size=16), again]
     lines = lines_of(jobs, width)
     header = next(line for line in lines if "optimizer" in line)
     assert header.split() == ["job", "optimizer", "b", "epoch", "loss", "→", "threshold", "left"]
@@ -64,6 +65,7 @@ def test_before_anything_is_known():
     lines = lines_of([replace(waiting(1), phase=Phase.RUNNING), waiting(2)])
     assert any(line.split()[:1] == ["1"] and line.endswith(" starting") for line in lines)
     assert lines[-2:] == ["0 of 2 jobs done", "90 s so far · … left for the sweep"]
+    assert lines_of([])[0] == "0 of 0 jobs done"  # a board that could not be written
 
 
 def test_several_seeds_have_a_column():
