@@ -236,3 +236,14 @@ def test_ctrl_c_in_a_terminal(forks, tmp_path, launcher):
     if launcher:
         assert final[1] == "stopping: the running jobs save themselves"
         assert final[-1] == "interrupted; the same command goes on with what is not finished"
+
+
+def test_a_run_of_its_own_has_a_bar(forks, tmp_path):
+    arguments = [*TINY, "stop.loss=1e-9", "stop.max_epochs=60"]
+    ended = ran(forks, arguments, tmp_path, terminal=(120, 24))
+    assert ended.code == 0, ended.out
+    shown = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", ended.out)
+    assert re.search(r"adam b=256 [━╸╺ ]+ epoch \d+\.\d of 60, loss \S+ \(until 1e-09\)", shown)
+    assert ended.out.count(HIDE_CURSOR) == ended.out.count(SHOW_CURSOR) == 1
+    (line,) = [line for line in screen(ended.out, 120) if line.startswith("adam")]
+    assert line.startswith("adam b=256: exhausted after 480 steps")
