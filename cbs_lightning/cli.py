@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,10 +15,11 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from cbs_lightning.board import Phase, printing_beside_table, tell
 from cbs_lightning.config import complete, compose
 from cbs_lightning.errors import UserError
 from cbs_lightning.locks import BusyError
-from cbs_lightning.results import ERROR, Result
+from cbs_lightning.results import ERROR, Result, Status
 from cbs_lightning.run import run, run_directory, run_title
 from cbs_lightning.signals import TO_STOP, hand_over
 from cbs_lightning.training import Interrupted
@@ -39,6 +41,12 @@ def run_job(cfg: DictConfig) -> Result | BusyError | None:
             signal.signal(number, signal.SIG_IGN)
         if stop_file.exists():
             return None
+    with printing_beside_table(cfg):
+        return _run_job(cfg, stop_file)
+
+
+def _run_job(cfg: DictConfig, stop_file: Path | None) -> Result | BusyError | None:
+    tell(cfg, phase=Phase.RUNNING, began=time.time())
     try:
         completed = complete(cfg, HydraConfig.get())
     except UserError as error:
@@ -47,6 +55,7 @@ def run_job(cfg: DictConfig) -> Result | BusyError | None:
     try:
         return run(completed)
     except Interrupted as interrupted:
+        tell(cfg, phase=Phase.FINISHED, status=Status.INTERRUPTED)
         say(f"{title}: {describe(interrupted.result)}; the same command goes on")
         if stop_file is not None:
             return interrupted.result
@@ -56,6 +65,7 @@ def run_job(cfg: DictConfig) -> Result | BusyError | None:
     except BusyError as busy:
         if not completed.sweep.jobs:
             sys.exit(f"error: {busy}")
+        tell(cfg, phase=Phase.WAITING)
         say(f"{title}: another process works on it; comes last")
         return busy
     except UserError as error:
@@ -67,6 +77,7 @@ def run_job(cfg: DictConfig) -> Result | BusyError | None:
             raise
         where = run_directory(completed) / ERROR
         reason = f"{type(error).__name__}: {_one_line(str(error))}; see {where}"
+    tell(cfg, phase=Phase.FINISHED, status=Status.FAILED)
     say(f"{title}: failed: {reason}")
     return None
 

@@ -9,6 +9,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from cbs_lightning import results
+from cbs_lightning.board import Phase, board_of, tell
 from cbs_lightning.build import check_model
 from cbs_lightning.checks import check
 from cbs_lightning.config import config_hash
@@ -18,6 +19,7 @@ from cbs_lightning.locks import locked
 from cbs_lightning.results import DamagedError, Request, Result, Run, Status
 from cbs_lightning.storage import remove_scratch, set_aside
 from cbs_lightning.tensorboard import publish
+from cbs_lightning.time_left import sweep_left
 from cbs_lightning.training import step_budget, train
 from cbs_lightning.trajectory import RuleName
 from cbs_lightning.wording import describe, duration, say
@@ -53,7 +55,8 @@ def _answer(cfg: DictConfig, data: ImageDataModule, directory: Path, title: str)
         publish(directory, known)
         return _known_already(cfg, directory, known)
     result = train(cfg, data, directory, title, stored)
-    say(f"{title}: {describe(result)}; {_where_or_how_long(cfg, directory)}")
+    _tell_end(cfg, result)
+    say(f"{title}: {describe(result)}{_where_or_how_long(cfg, directory)}")
     return result
 
 
@@ -143,13 +146,31 @@ def _output_errors(cfg: DictConfig) -> Iterator[None]:
 
 
 def _known_already(cfg: DictConfig, directory: Path, result: Result) -> Result:
+    _tell_end(cfg, result, known=True)
     where = f"; {directory}" if not cfg.sweep.jobs else ""
     say(f"{run_title(cfg)}: {describe(result)}, known already{where}")
     return result
 
 
+def _tell_end(cfg: DictConfig, result: Result, *, known: bool = False) -> None:
+    tell(
+        cfg,
+        phase=Phase.FINISHED,
+        status=result.status,
+        known=known,
+        steps=result.steps_answered,
+        steps_per_epoch=result.steps_per_epoch,
+        loss=result.loss,
+    )
+
+
 def _where_or_how_long(cfg: DictConfig, directory: Path) -> str:
-    """A run of its own tells where it is; one of a sweep, how long the sweep has taken."""
+    """A run of its own tells where it is; one of a sweep, how long that takes, if no table does."""
     if not cfg.sweep.jobs:
-        return str(directory)
-    return f"sweep {duration(time.time() - cfg.sweep.started)} so far"
+        return f"; {directory}"
+    board = board_of(cfg)
+    if board is not None and board.live:
+        return ""
+    so_far = f"; sweep {duration(time.time() - cfg.sweep.started)} so far"
+    left = sweep_left(cfg)
+    return f"{so_far}, {left}" if left else so_far

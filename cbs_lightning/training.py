@@ -14,15 +14,17 @@ import lightning as L
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
 
 from cbs_lightning import record, results
+from cbs_lightning.board import board_of
 from cbs_lightning.build import build_model
 from cbs_lightning.callbacks import (
     LogCurves,
-    ShowProgress,
+    PrintProgress,
+    ShowProgressBar,
     StopAtThreshold,
     StopOnSignal,
+    TellBoard,
     TimedCheckpoint,
     TrajectoryRecorder,
 )
@@ -41,8 +43,9 @@ from cbs_lightning.results import Request, Result, Run, Status
 from cbs_lightning.signals import held_back, signal_of
 from cbs_lightning.storage import write_atomically
 from cbs_lightning.tensorboard import publish
+from cbs_lightning.time_left import sweep_left
 from cbs_lightning.trajectory import Rule, RuleName
-from cbs_lightning.wording import say
+from cbs_lightning.wording import in_terminal, say
 
 
 class Interrupted(Exception):  # noqa: N818 - it is not an error
@@ -275,7 +278,6 @@ def _trainer(
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning", message=".*treespec.*")
     stop, signals, checkpointing = callbacks
-    live = Console().is_terminal and (cfg.sweep.workers or 1) == 1
     assert request.max_steps is not None
     curves = LogCurves(
         directory,
@@ -284,13 +286,13 @@ def _trainer(
         stop.rule.steps_per_epoch,
         stop.effective_batch_size,
     )
-    progress = ShowProgress(title, stop, request.max_steps, cfg.progress.every_seconds, live)
+    progress = _progress(cfg, title, stop, request.max_steps)
     return L.Trainer(
         **cfg.trainer,
         max_epochs=-1,
         max_steps=request.max_steps,
         # In this order: what is recorded is looked at, and what was found may be saved.
-        callbacks=[stop.recorder, stop, curves, signals, checkpointing, progress],
+        callbacks=[stop.recorder, stop, curves, signals, checkpointing, *progress],
         # Under SLURM, Lightning would look for checkpoints of its own, of whatever run.
         plugins=[DurableCheckpointIO(), LightningEnvironment()],
         default_root_dir=directory,
@@ -301,6 +303,20 @@ def _trainer(
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
     )
+
+
+def _progress(
+    cfg: DictConfig, title: str, stop: StopAtThreshold, max_steps: int
+) -> list[L.Callback]:
+    """A job tells its sweep, which may show it; else there are lines, or a bar in a terminal."""
+    board = board_of(cfg)
+    lines = PrintProgress(
+        title, stop, max_steps, cfg.progress.every_seconds, partial(sweep_left, cfg)
+    )
+    if board is not None:
+        telling = TellBoard(board, cfg.sweep.job, stop, max_steps)
+        return [telling] if board.live else [telling, lines]
+    return [ShowProgressBar(title, stop, max_steps)] if in_terminal() else [lines]
 
 
 def _recorded(cfg: DictConfig) -> dict[str, Any]:

@@ -4,6 +4,8 @@ import os
 import sys
 from pathlib import Path
 
+from rich.console import Console
+
 from cbs_lightning.results import Result, Status
 from cbs_lightning.trajectory import RuleName
 
@@ -43,3 +45,11 @@ def say(text: str) -> None:
         print(text, flush=True)
     except BrokenPipeError:
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - to the process's end
+
+
+def in_terminal() -> bool:
+    """Whether what is printed can be overwritten later, and every character be shown."""
+    console = Console()
+    shows_all = console.encoding.startswith("utf")
+    # A build server's log is no terminal, also where its FORCE_COLOR tells rich that it is one.
+    return sys.stdout.isatty() and console.is_interactive and shows_all

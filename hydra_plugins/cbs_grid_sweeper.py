@@ -4,7 +4,8 @@ import itertools
 import signal
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,18 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 from omegaconf import DictConfig
 
 from cbs_lightning import results
+from cbs_lightning.board import Board, JobState, Phase
 from cbs_lightning.checks import check
 from cbs_lightning.config import complete
 from cbs_lightning.errors import ConfigError, UserError
 from cbs_lightning.locks import BusyError
-from cbs_lightning.results import Result
+from cbs_lightning.results import Result, Status
 from cbs_lightning.run import check_run, run_directory
 from cbs_lightning.signals import hand_over
 from cbs_lightning.stopping import StopFile, stop_file_on_signal
 from cbs_lightning.sweep_report import print_report
 from cbs_lightning.threads import cores
+from cbs_lightning.watching import watched_board
 from cbs_lightning.wording import INTERRUPTED, count_of, say
 
 Job = tuple[str, ...]  # the overrides of one run
@@ -44,12 +47,13 @@ class GridSweeper(Sweeper):
 
     All that the command line names is run. For keys that it names, a row that has those values
     gives the others; where no row has them, all rows do. Everything is checked before the first
-    job runs.
+    job runs. `on_finished` are called while it runs, as `Watcher` says.
     """
 
     def __init__(self, grid: Sequence[DictConfig] = ()) -> None:
         self.grid = [{str(key): str(value) for key, value in row.items()} for row in grid]
         self.launcher: Launcher | None = None
+        self.on_finished: list[Callable[[], None]] = []
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
@@ -60,11 +64,13 @@ class GridSweeper(Sweeper):
         self.task_function = task_function
 
     def sweep(self, arguments: list[str]) -> list[Result | None]:
-        jobs = self._checked(self._jobs(arguments))
+        configs = self._checked(self._jobs(arguments))
+        jobs = {job: run_directory(cfg) for job, cfg in configs.items()}
         self.workers = min(self._workers(), len(jobs))
         self.launcher = self._launcher()
         say(f"{count_of(len(jobs), 'job')}, {self.workers} at a time")
-        found = self._launch(jobs)
+        states = [_waiting(number, cfg) for number, cfg in enumerate(configs.values(), 1)]
+        found = self._launch(jobs, states)
         print_report(found, list(jobs.values()))
         if not all(result and result.status not in results.UNFINISHED for result in found):
             raise SystemExit(1)
@@ -81,14 +87,14 @@ class GridSweeper(Sweeper):
         ]
         return cells(rows, command)
 
-    def _checked(self, jobs: list[Job]) -> dict[Job, Path]:
-        """The jobs with their run directories, after a check of them all."""
+    def _checked(self, jobs: list[Job]) -> dict[Job, DictConfig]:
+        """The jobs' configurations, after a check of them all."""
         configs = {job: self._config(job) for job in jobs}
         for cfg in configs.values():
             check(cfg)
         for cfg in configs.values():
             check_run(cfg)
-        return {job: run_directory(cfg) for job, cfg in configs.items()}
+        return configs
 
     def _config(self, job: Job) -> DictConfig:
         assert self.config is not None  # the base class says it may be
@@ -112,31 +118,38 @@ class GridSweeper(Sweeper):
             hydra_context=self.hydra_context, task_function=self.task_function, config=config
         )
 
-    def _launch(self, jobs: dict[Job, Path]) -> list[Result | None]:
+    def _launch(self, jobs: dict[Job, Path], states: list[JobState]) -> list[Result | None]:
         """The jobs' results, None where one failed."""
-        sweep = {"jobs": len(jobs), "workers": self.workers, "started": time.time()}
+        started = time.time()
+        sweep = {"jobs": len(jobs), "workers": self.workers, "started": started}
         shared = [f"sweep.{key}={value}" for key, value in sweep.items()]
-        if self.workers == 1:
-            found = self._launch_all(jobs, shared)
-        else:
-            with stop_file_on_signal() as stop:
-                found = self._launch_all(jobs, [*shared, f"sweep.stop_file={stop.path}"], stop)
-            if stop.received is not None:
-                print(INTERRUPTED, file=sys.stderr)
-                if stop.received == signal.SIGUSR2:
-                    hand_over(signal.SIGUSR2)
-                raise SystemExit(128 + stop.received)
+        stop: StopFile | None = None
+        with (
+            watched_board(states, self.workers, started, self.on_finished) as board,
+            ExitStack() as stack,
+        ):
+            shared.append(f"sweep.board={_quoted(board.directory)}")
+            if self.workers > 1:
+                stop = stack.enter_context(stop_file_on_signal())
+                shared.append(f"sweep.stop_file={_quoted(stop.path)}")
+            found = self._launch_all(jobs, shared, board, stop)
+        if stop is not None and stop.received is not None:
+            print(INTERRUPTED, file=sys.stderr)
+            if stop.received == signal.SIGUSR2:
+                hand_over(signal.SIGUSR2)
+            raise SystemExit(128 + stop.received)
         return [value if isinstance(value := found[job], Result) else None for job in jobs]
 
     def _launch_all(
-        self, jobs: dict[Job, Path], shared: list[str], stop: StopFile | None = None
+        self, jobs: dict[Job, Path], shared: list[str], board: Board, stop: StopFile | None
     ) -> dict[Job, Any]:
         """What each job returned. What another process works on comes last, and is waited for.
 
         A worker that dies does not take other jobs along: those that had begun run again alone.
         """
         assert self.launcher is not None
-        overrides = {job: [*job, *shared, f"sweep.job={i}"] for i, job in enumerate(jobs, 1)}
+        numbers = {job: number for number, job in enumerate(jobs, 1)}
+        overrides = {job: [*job, *shared, f"sweep.job={numbers[job]}"] for job in jobs}
         found: dict[Job, Any] = {}
         batches = [(list(jobs), False)]
         while batches:
@@ -156,9 +169,12 @@ class GridSweeper(Sweeper):
                 say(f"a worker process died, {FOR_WANT_OF_MEMORY}")
                 if len(batch) == 1:
                     found[batch[0]] = None
+                    board.tell(numbers[batch[0]], phase=Phase.FINISHED, status=Status.FAILED)
                 else:
                     found |= {j: run for j in batch if (run := _new_result(jobs[j], launched))}
                     left = [job for job in batch if job not in found]
+                    for job in left:
+                        board.tell(numbers[job], phase=Phase.WAITING)
                     suspects = [job for job in left if _started(jobs[job], launched)] or left
                     if waiting := [job for job in left if job not in suspects]:
                         batches.append((waiting, wait))
@@ -195,6 +211,16 @@ def _values(overrides: Iterable[Override]) -> Values:
         else:
             raise UserError(f"{override.input_line}: a grid needs a list of values or a range")
     return values
+
+
+def _waiting(number: int, cfg: DictConfig) -> JobState:
+    return JobState(number, cfg.names.variant, cfg.batch_size, cfg.seed, cfg.stop.loss)
+
+
+def _quoted(path: Path) -> str:
+    """For an override: spaces, commas and equals signs have a meaning to Hydra."""
+    text = str(path).replace("'", "\\'")
+    return f"'{text}'"
 
 
 def _started(directory: Path, since: float) -> bool:

@@ -7,12 +7,15 @@ forks a child that runs `train.py`: no import is paid for twice, and every run i
 import errno
 import json
 import os
+import pty
 import random
 import signal
 import subprocess
 import sys
+import termios
+import threading
 import time
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import asdict, dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -39,6 +42,7 @@ class Request:
     memory: int | None = None  # bytes that the child may take beyond what it has
     signals: list[int] = field(default_factory=list)  # sent once `trains` is there
     trains: str = ""
+    terminal: tuple[int, int] | None = None  # columns and lines; both outputs are then its screen's
 
 
 @dataclass
@@ -123,8 +127,15 @@ class Points:
 
 
 def _child(request: Request, scratch: Path) -> None:
-    for number, name in ((1, "out"), (2, "err")):
-        os.dup2(os.open(scratch / name, os.O_CREAT | os.O_WRONLY | os.O_TRUNC), number)
+    if request.terminal is not None:
+        columns, lines = request.terminal
+        termios.tcsetwinsize(1, (lines, columns))
+        os.environ["TERM"] = "xterm-256color"
+        for name in ("COLUMNS", "LINES", "NO_COLOR"):
+            os.environ.pop(name, None)
+    else:
+        for number, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(scratch / name, os.O_CREAT | os.O_WRONLY | os.O_TRUNC), number)
     from cbs_lightning.cli import one_line_errors
     from train import train
 
@@ -159,26 +170,44 @@ def _child(request: Request, scratch: Path) -> None:
 
 def _serve(request: Request, scratch: Path) -> Ended:
     (scratch / "points").write_text("[]")
+    for name in ("out", "err"):
+        (scratch / name).write_text("")
     started = time.monotonic()
-    pid = os.fork()
+    pid, screen = pty.fork() if request.terminal is not None else (os.fork(), None)
     if pid == 0:
         _child(request, scratch)
+    if screen is not None:
+        reader = threading.Thread(target=_read_screen, args=(screen, scratch / "out"))
+        reader.start()
     for number in request.signals:
         while not Path(request.trains).exists():
             time.sleep(0.05)
         time.sleep(0.5)
-        os.kill(pid, number)
+        if screen is not None and number == signal.SIGINT:
+            os.write(screen, b"\x03")  # to all in the terminal
+        else:
+            os.kill(pid, number)
     if request.kill_after is not None:
         time.sleep(request.kill_after)
         os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
+    if screen is not None:
+        reader.join()
     return Ended(
         os.waitstatus_to_exitcode(status),
         json.loads((scratch / "points").read_text()),
-        (scratch / "out").read_text(),
+        (scratch / "out").read_bytes().decode(),  # with a terminal's carriage returns
         (scratch / "err").read_text(),
         time.monotonic() - started,
     )
+
+
+def _read_screen(screen: int, out: Path) -> None:
+    """A terminal that nobody reads makes its writers wait."""
+    with out.open("wb") as file, suppress(OSError):  # which is how its end is told
+        while shown := os.read(screen, 4096):
+            file.write(shown)
+    os.close(screen)
 
 
 def main() -> None:

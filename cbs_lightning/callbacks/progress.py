@@ -1,89 +1,103 @@
-"""Shows how far a run is: a bar in a terminal, a line now and then elsewhere."""
+"""How far a run is, as a line now and then."""
 
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeGuard
 
 import lightning as L
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
-from rich.text import Text
+from torch import Tensor
 
 from cbs_lightning.callbacks.stop import StopAtThreshold
 from cbs_lightning.wording import duration, say
 
 
-class ShowProgress(L.Callback):
+class FollowProgress(L.Callback):
     """Progress towards the budget of `max_steps`; a run that reaches its threshold ends sooner.
 
-    The loss shown is the latest one by the stop's rule, so that of the last epoch; during the
-    first, that of the latest chunk, unless reading it would make a GPU wait.
+    Calls `show` after a chunk, at most every `every_seconds`.
     """
 
-    def __init__(
-        self, title: str, stop: StopAtThreshold, max_steps: int, every_seconds: float, live: bool
-    ) -> None:
-        self.title = title
+    def __init__(self, stop: StopAtThreshold, max_steps: int, every_seconds: float) -> None:
         self.stop = stop
         self.max_steps = max_steps
         self.every_seconds = every_seconds
-        self.live = live
-        self._steps = 0
-        self._chunk_loss: float | None = None
+        self.steps = 0
+        self._first_chunk: Tensor | None = None
+        self._latest_chunk: Tensor | None = None
+
+    def show(self) -> None:
+        raise NotImplementedError
 
     def on_train_start(self, *_: Any) -> None:
-        self._steps = self._first_step = len(self.stop.recorder.trajectory)
+        self.steps = self._first_step = len(self.stop.recorder.trajectory)
         self._started = self._shown = time.monotonic()
-        if self.live:
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.fields[state]}"),
-                TimeElapsedColumn(),
-                TimeLeftColumn(),
-                transient=True,
-            )
-            self._task = self._bar.add_task(
-                self.title, total=self.max_steps, completed=self._steps, state=self._state()
-            )
-            self._bar.start()
 
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, *_: Any
     ) -> None:
-        self._steps += len(outputs["size"])
-        if outputs["loss"].device.type == "cpu":
-            self._chunk_loss = float(outputs["loss"].mean())
-        if self.live:
-            self._bar.update(self._task, completed=self._steps, state=self._state())
-        elif time.monotonic() - self._shown >= self.every_seconds:
+        self.steps += len(outputs["size"])
+        self._latest_chunk = outputs["loss"]
+        if self._first_chunk is None:
+            self._first_chunk = outputs["loss"]
+        if time.monotonic() - self._shown >= self.every_seconds:
             self._shown = time.monotonic()
-            say(f"{self.title}: {self._state()}, {self._time_left()}")
+            self.show()
 
-    def on_train_end(self, *_: Any) -> None:
-        if self.live:
-            self._bar.stop()
+    @property
+    def first_loss(self) -> float | None:
+        """That of the run's first step."""
+        recorded = self.stop.recorder.trajectory.loss
+        if len(recorded):
+            return float(recorded[0])
+        return float(self._first_chunk[0]) if _is_at_hand(self._first_chunk) else None
 
-    def on_exception(self, *_: Any) -> None:
-        if self.live and hasattr(self, "_bar"):
-            self._bar.stop()
+    @property
+    def loss(self) -> float | None:
+        """The latest one by the stop's rule, so that of the last epoch.
 
-    def _state(self) -> str:
+        During the first, that of the latest chunk, unless reading it would make a GPU wait.
+        """
+        if self.stop.latest is not None:
+            return self.stop.latest.loss
+        return float(self._latest_chunk.mean()) if _is_at_hand(self._latest_chunk) else None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """At most; None before the first step."""
+        steps = self.steps - self._first_step
+        if steps == 0:
+            return None
+        return (self.max_steps - self.steps) * (time.monotonic() - self._started) / steps
+
+    def described(self) -> str:
         per_epoch = self.stop.rule.steps_per_epoch
-        latest = self.stop.latest.loss if self.stop.latest is not None else self._chunk_loss
-        loss = f"{latest:.3g}" if latest is not None else "..."
-        epochs = f"epoch {self._steps / per_epoch:.1f} of {self.max_steps / per_epoch:.4g}"
+        loss = f"{self.loss:.3g}" if self.loss is not None else "..."
+        epochs = f"epoch {self.steps / per_epoch:.1f} of {self.max_steps / per_epoch:.4g}"
         return f"{epochs}, loss {loss} (until {self.stop.threshold:g})"
 
-    def _time_left(self) -> str:
-        per_step = (self._shown - self._started) / max(1, self._steps - self._first_step)
-        return f"at most {duration((self.max_steps - self._steps) * per_step)} left for this run"
+
+def _is_at_hand(losses: Tensor | None) -> TypeGuard[Tensor]:
+    return losses is not None and losses.device.type == "cpu"
 
 
-class TimeLeftColumn(ProgressColumn):
-    """Time left to the end of the budget."""
+class PrintProgress(FollowProgress):
+    """For a log. `sweep_left` says in words how long the sweep still takes, where that is known."""
 
-    max_refresh = 0.5
+    def __init__(
+        self,
+        title: str,
+        stop: StopAtThreshold,
+        max_steps: int,
+        every_seconds: float,
+        sweep_left: Callable[[], str | None],
+    ) -> None:
+        super().__init__(stop, max_steps, every_seconds)
+        self.title = title
+        self.sweep_left = sweep_left
 
-    def render(self, task: Task) -> Text:
-        if task.time_remaining is None:
-            return Text("")
-        return Text(f"at most {duration(task.time_remaining)} left", style="cyan")
+    def show(self) -> None:
+        assert self.seconds_left is not None  # a chunk was trained
+        left = f"at most {duration(self.seconds_left)} left for this run"
+        sweep_left = self.sweep_left()
+        sweep = f", {sweep_left} for the sweep" if sweep_left else ""
+        say(f"{self.title}: {self.described()}, {left}{sweep}")

@@ -1,0 +1,262 @@
+"""Jobs tell how far they are, whoever wants to know is called, and the time left is estimated."""
+
+import json
+import math
+import threading
+from dataclasses import replace
+
+import pytest
+from hydra.core.plugins import Plugins
+from joblib.externals.loky.process_executor import TerminatedWorkerError
+
+import cbs_lightning.run
+from cbs_lightning import live_table, watching
+from cbs_lightning.board import SAID, Board, JobState, Lines, Phase
+from cbs_lightning.results import Status
+from cbs_lightning.time_left import sweep_seconds_left
+from cbs_lightning.watching import Watcher
+from tests.conftest import TINY
+
+
+def waiting(job: int, variant: str = "adam", batch_size: int = 64) -> JobState:
+    return JobState(job, variant, batch_size, seed=0, threshold=0.1)
+
+
+def finished(seconds: float, job: int = 1, status: Status = Status.REACHED, **kind) -> JobState:
+    state = waiting(job, **kind)
+    return replace(state, phase=Phase.FINISHED, status=status, began=1000.0, told=1000.0 + seconds)
+
+
+def running(seconds: float, left: float | None, job: int = 2, **kind) -> JobState:
+    state = waiting(job, **kind)
+    return replace(
+        state, phase=Phase.RUNNING, began=1000.0, told=1000.0 + seconds, seconds_left=left
+    )
+
+
+def test_what_a_job_tells_is_what_others_read(tmp_path):
+    board, other = Board(tmp_path), Board(tmp_path)
+    board.plan([waiting(1), waiting(2, "sgd lr=0.1", 4)])
+    assert other.jobs() == [waiting(1), waiting(2, "sgd lr=0.1", 4)]
+    board.tell(2, phase=Phase.RUNNING, began=5.0)
+    board.tell(2, steps=7, loss=0.5)
+    first, second = other.jobs()
+    assert first == waiting(1)
+    assert (second.phase, second.began, second.steps, second.loss) == (Phase.RUNNING, 5.0, 7, 0.5)
+    assert (second.variant, second.batch_size) == ("sgd lr=0.1", 4) and second.told > 5.0
+    board.tell(2, phase=Phase.FINISHED, status=Status.DIVERGED, loss=math.nan)
+    second = other.jobs()[1]
+    assert second.phase is Phase.FINISHED and second.status is Status.DIVERGED
+    assert second.loss is not None and math.isnan(second.loss)
+
+
+def test_a_board_that_cannot_be_written_or_read_does_no_harm(tmp_path):
+    board = Board(tmp_path / "gone")
+    board.plan([waiting(1)])
+    board.tell(1, steps=3)
+    assert board.jobs() == [] and board.new_lines() == []
+    board = Board(tmp_path)
+    board.plan([waiting(1)])
+    assert board.jobs() == [waiting(1)]
+    (tmp_path / "1.json").write_text("{")
+    board.tell(1, steps=3)
+    assert board.jobs() == [waiting(1)]
+
+
+def test_lines_are_read_once_and_whole(tmp_path):
+    board = Board(tmp_path)
+    assert not board.live
+    board.go_live()
+    assert board.live and board.new_lines() == []
+    with (tmp_path / SAID).open("a") as said:
+        print("one\ntwo\nthr", file=said, end="", flush=True)
+        assert board.new_lines() == ["one", "two"]
+        print("ee", file=said, flush=True)
+        assert board.new_lines() == ["three"]
+    assert board.new_lines() == []
+
+
+def test_what_cannot_be_printed_is_lost(tmp_path):
+    with Lines(tmp_path / "gone" / SAID) as said:
+        print("one", file=said, flush=True)
+    with Lines(tmp_path / SAID) as said:
+        print("two\nthree\nfo", file=said, end="")
+        assert (tmp_path / SAID).read_text() == "two\nthree\n"
+    assert (tmp_path / SAID).read_text() == "two\nthree\nfo\n"
+
+
+@pytest.mark.parametrize(
+    ("jobs", "workers", "expected"),
+    [
+        ([waiting(1), waiting(2)], 1, None),
+        ([running(3, 40.0), waiting(3)], 1, None),  # nobody knows about job 3
+        ([running(3, None)], 1, None),
+        ([running(3, 40.0)], 1, 40.0),
+        ([finished(10), waiting(2), waiting(3)], 1, 20.0),
+        ([finished(10), waiting(2), waiting(3)], 2, 10.0),
+        ([finished(10), *(waiting(i) for i in (2, 3, 4))], 2, 15.0),
+        ([finished(10), waiting(2)], 4, 10.0),  # one job is one worker's
+        ([finished(10), running(4, 50.0)], 1, 6.0),
+        ([finished(10), running(4, 5.0)], 1, 5.0),  # its budget ends sooner
+        ([finished(10), running(14, 50.0)], 1, 50.0),  # the example does not hold
+        ([finished(10), running(4, None)], 1, 6.0),
+        # The nearest batch size, on a log scale; of two, the mean.
+        ([finished(10, batch_size=8), finished(30, batch_size=256), waiting(3)], 1, 30.0),
+        ([finished(10, batch_size=32), finished(30, batch_size=128), waiting(3)], 1, 20.0),
+        # The same variant, however far its batch size is.
+        ([finished(10, variant="sgd"), finished(30, batch_size=4), waiting(3)], 1, 30.0),
+        ([finished(10, variant="sgd"), waiting(3)], 1, 10.0),
+        # What was known already, failed or was interrupted says nothing about time.
+        ([replace(finished(1), known=True), waiting(3)], 1, None),
+        ([finished(1, status=Status.FAILED), waiting(3)], 1, None),
+        ([finished(1, status=Status.INTERRUPTED), waiting(3)], 1, None),
+        ([finished(10, status=Status.EXHAUSTED), waiting(3)], 1, 10.0),
+        ([finished(10)], 1, 0.0),
+    ],
+)
+def test_the_time_left_for_a_sweep(jobs, workers, expected):
+    assert sweep_seconds_left(jobs, workers) == expected
+
+
+def test_who_wants_to_know_of_finished_jobs_is_called(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(watching, "FINISHED_SECONDS", 0.01)
+    board = Board(tmp_path)
+    board.plan([waiting(1), waiting(2)])
+    counts, called = [], threading.Event()
+
+    def fails():
+        raise RuntimeError("no\nroom")
+
+    def counting():
+        counts.append(sum(job.phase is Phase.FINISHED for job in Board(tmp_path).jobs()))
+        called.set()
+
+    with Watcher(board, on_finished=[fails, counting]):
+        board.tell(1, phase=Phase.FINISHED, status=Status.REACHED)
+        assert called.wait(60)
+        board.tell(2, phase=Phase.FINISHED, status=Status.REACHED)
+    assert counts == [1, 2]
+    assert capsys.readouterr().out == "warning: fails: RuntimeError: no room\n"
+    assert not any(thread.name == "cbs-watcher" for thread in threading.enumerate())
+
+
+@pytest.fixture
+def sweeper():
+    """The class as Hydra loads it, which is not the one to import."""
+    return Plugins.instance().class_name_to_class["hydra_plugins.cbs_grid_sweeper.GridSweeper"]
+
+
+def test_a_sweep_calls_them_also_without_a_terminal(cli, tmp_path, monkeypatch, sweeper):
+    calls = []
+    prepare = sweeper.setup
+
+    def setup(self, **arguments):
+        prepare(self, **arguments)
+        self.on_finished.append(lambda: calls.append(threading.current_thread().name))
+
+    monkeypatch.setattr(sweeper, "setup", setup)
+    outcome = cli("-m", *TINY, "stop.max_steps=2", "seed=0,1", f"output_dir={tmp_path}")
+    assert outcome.code == 0, outcome.err
+    assert calls and set(calls) == {"cbs-watcher"}
+
+
+def test_without_anybody_to_call_there_is_no_thread(tmp_path):
+    with Watcher(Board(tmp_path)):
+        assert not any(thread.name == "cbs-watcher" for thread in threading.enumerate())
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """All that a sweep's live table is asked to show, in this process and without a terminal."""
+    seen = []
+    monkeypatch.setattr(watching, "in_terminal", lambda: True)
+    monkeypatch.setattr(live_table.LiveTable, "show", lambda self, jobs: seen.append(jobs))
+    return seen
+
+
+def test_every_job_tells_how_it_ended(cli, tmp_path, monkeypatch, looks):
+    given = ["-m", *TINY, "stop.loss=2.1", "stop.max_epochs=8", f"output_dir={tmp_path}"]
+    assert cli(*given, "seed=0").code == 0
+    train = cbs_lightning.run.train
+
+    def fails(cfg, *rest):
+        if cfg.seed == 1:
+            raise RuntimeError("the roof fell in")
+        return train(cfg, *rest)
+
+    monkeypatch.setattr(cbs_lightning.run, "train", fails)
+    outcome = cli(*given, "seed=0,1,2", "optimizer=adam,sgd", "progress.every_seconds=0.001")
+    assert outcome.code == 1
+    ends = {(job.variant, job.seed): (job.status, job.known) for job in looks[-1]}
+    assert all(job.phase is Phase.FINISHED for job in looks[-1])
+    assert ends == {
+        ("adam", 0): (Status.REACHED, True),
+        ("adam", 1): (Status.FAILED, False),
+        ("adam", 2): (Status.REACHED, False),
+        ("sgd", 0): (Status.EXHAUSTED, False),
+        ("sgd", 1): (Status.FAILED, False),
+        ("sgd", 2): (Status.EXHAUSTED, False),
+    }
+    for job in looks[-1]:
+        if job.status is Status.EXHAUSTED:
+            assert job.steps == job.max_steps == 8 * job.steps_per_epoch
+            assert 2.1 < job.loss < 3 and 2.1 < job.first_loss < 3
+    # What jobs print comes out above the report, but for what the table tells.
+    assert " adam b=256 seed=1: failed: RuntimeError: the roof fell in" in outcome.out
+    assert outcome.out.index("known already") < outcome.out.index("accuracy")
+    assert "left" not in outcome.out and "so far" not in outcome.out
+
+
+def test_jobs_of_a_worker_that_died_wait_or_failed(cli, tmp_path, monkeypatch, looks, sweeper):
+    class Dying:
+        """Workers die with all that they were given."""
+
+        def launch(self, job_overrides, initial_job_idx):
+            (board,) = {
+                override.partition("=")[2].strip("'")
+                for job in job_overrides
+                for override in job
+                if override.startswith("sweep.board=")
+            }
+            for number in range(1, 3):
+                states.append([job.phase for job in Board(tmp_path / board).jobs()])
+                if len(job_overrides) == 2:
+                    Board(tmp_path / board).tell(number, phase=Phase.RUNNING)
+            raise TerminatedWorkerError("killed")
+
+    states: list[list[Phase]] = []
+    monkeypatch.setattr(sweeper, "_launcher", lambda self: Dying())
+    outcome = cli("-m", *TINY, "seed=0,1", f"output_dir={tmp_path / 'out'}")
+    assert outcome.code == 1 and "a worker process died" in outcome.out
+    assert states[2] == [Phase.WAITING, Phase.WAITING]  # to be run again, one by one
+    assert [job.status for job in looks[-1]] == [Status.FAILED, Status.FAILED]
+
+
+def test_in_a_log_lines_tell_the_time_left(cli, tmp_path):
+    outcome = cli(
+        "-m", *TINY, "seed=0,1", "stop.loss=1e-9", "stop.max_epochs=20",
+        "progress.every_seconds=0.001", f"output_dir={tmp_path}",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    lines = outcome.out.splitlines()
+    first = [line for line in lines if line.startswith("[1/2] adam b=256: epoch")]
+    second = [line for line in lines if line.startswith("[2/2] adam b=256 seed=1: epoch")]
+    assert first and all(line.endswith("left for this run") for line in first)
+    assert second and " left for this run, about " in second[0]
+    assert second[0].endswith(" left for the sweep")
+    (end,) = [line for line in lines if line.startswith("[1/2] adam b=256: exhausted")]
+    assert "; sweep " in end and " so far, about " in end and end.endswith(" left")
+    (end,) = [line for line in lines if line.startswith("[2/2] adam b=256 seed=1: exhausted")]
+    assert end.endswith(" so far")
+    assert "\x1b" not in outcome.out
+
+
+def test_a_temporary_directory_may_have_any_name(cli, tmp_path, monkeypatch):
+    odd = tmp_path / "it's, a=b [1]"
+    odd.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(odd))
+    outcome = cli("-m", *TINY, "seed=0,1", "stop.max_steps=1", f"output_dir={tmp_path / 'out'}")
+    assert outcome.code == 0, outcome.err
+    assert list(odd.iterdir()) == []
+    (path, _) = tmp_path.glob("out/*/*/result.json")
+    assert "sweep" not in json.loads(path.read_text())["configuration"]
