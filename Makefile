@@ -23,8 +23,7 @@ $(READY): requirements.lock
 
 demo: $(READY) ## the main job in minutes: three optimizers, nine batch sizes, figures and the answer
 	@$(BIN)/python train.py -m experiment=digits hydra/launcher=joblib hydra.launcher.n_jobs=2 \
-	  'output_dir="$(OUTPUT_DIR)"'; code=$$?; \
-	$(BIN)/python -m cbs_lightning.figures "$(OUTPUT_DIR)" --study digits && exit $$code
+	  'output_dir="$(OUTPUT_DIR)"'
 
 figures: $(READY) ## the answer, figures and tables of what is under OUTPUT_DIR (default outputs)
 	@$(BIN)/python -m cbs_lightning.figures "$(OUTPUT_DIR)"

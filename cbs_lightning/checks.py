@@ -40,7 +40,7 @@ def check(cfg: DictConfig) -> None:
         _check_whole_number("threads", cfg.threads, 1, " or null")
     if cfg.micro_batch_size not in (None, AUTO):
         _check_whole_number("micro_batch_size", cfg.micro_batch_size, 1, ", null or auto")
-    for key in ("activation_checkpointing", "checkpoint.keep"):
+    for key in ("activation_checkpointing", "checkpoint.keep", "report"):
         value = OmegaConf.select(cfg, key)
         _require(isinstance(value, bool), key, value, "must be true or false")
     for key in ("checkpoint.every_seconds", "progress.every_seconds"):

@@ -1,5 +1,8 @@
 """What a user can mend: shown as one line, never as a traceback."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 
@@ -18,3 +21,19 @@ class DataError(UserError):
 
 def _shown(value: Any) -> str:
     return "null" if value is None else str(value)
+
+
+@contextmanager
+def output_errors(output_dir: Path) -> Iterator[None]:
+    """A disk that is full, read-only or gone is the user's to mend, and takes one line."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename and not Path(error.filename).is_relative_to(output_dir):
+            raise
+        reason = error.strerror or str(error) or type(error).__name__
+        where = f" ({error.filename})" if error.filename else ""
+        raise UserError(
+            f"output_dir={output_dir}: {reason}{where}; whatever was written before is whole, "
+            "and the same command goes on from it"
+        ) from error

@@ -1,8 +1,6 @@
 """One run: its request is answered from what is stored, else by training."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from hydra.utils import instantiate
@@ -14,7 +12,7 @@ from cbs_lightning.build import check_model
 from cbs_lightning.checks import check
 from cbs_lightning.config import config_hash
 from cbs_lightning.data import ImageDataModule
-from cbs_lightning.errors import UserError
+from cbs_lightning.errors import UserError, output_errors
 from cbs_lightning.locks import locked
 from cbs_lightning.results import DamagedError, Request, Result, Run, Status
 from cbs_lightning.storage import remove_scratch, set_aside
@@ -33,7 +31,7 @@ def run(cfg: DictConfig) -> Result:
     """
     data = check_run(cfg)
     directory, title = run_directory(cfg), run_title(cfg)
-    with _output_errors(cfg):
+    with output_errors(Path(cfg.output_dir)):
         stored = _stored_run(cfg, directory)
         if stored is not None and answer_from_store(cfg, stored) == stored.result:
             return _known_already(cfg, directory, stored.result)
@@ -126,23 +124,6 @@ def _stored_run(cfg: DictConfig, directory: Path, *, recover: bool = False) -> R
     if stored.result.config_hash != config_hash(cfg):
         raise UserError(f"{directory}: holds a run of another configuration; move it away")
     return stored
-
-
-@contextmanager
-def _output_errors(cfg: DictConfig) -> Iterator[None]:
-    """A disk that is full, read-only or gone is the user's to mend, and takes one line."""
-    try:
-        yield
-    except OSError as error:
-        output_dir = Path(cfg.output_dir)
-        if error.filename and not Path(error.filename).is_relative_to(output_dir):
-            raise
-        reason = error.strerror or str(error) or type(error).__name__
-        where = f" ({error.filename})" if error.filename else ""
-        raise UserError(
-            f"output_dir={output_dir}: {reason}{where}; whatever was written before is whole, "
-            "and the same command goes on from it"
-        ) from error
 
 
 def _known_already(cfg: DictConfig, directory: Path, result: Result) -> Result:

@@ -1,4 +1,4 @@
-"""What a sweep prints at its end: every run, the answer, and where to look."""
+"""The end of a sweep: every run, the answer, and where to look."""
 
 from pathlib import Path
 
@@ -7,9 +7,11 @@ from rich.console import Console
 from rich.table import Table
 
 from cbs_lightning.curves import curves
+from cbs_lightning.errors import output_errors
 from cbs_lightning.recommend import recommend
 from cbs_lightning.results import Request, Result, Status, answer, read_study
-from cbs_lightning.wording import count_of, duration
+from cbs_lightning.study import read
+from cbs_lightning.wording import count_of, duration, say
 
 
 def print_report(results: list[Result | None], directories: list[Path]) -> None:
@@ -32,11 +34,29 @@ def print_report(results: list[Result | None], directories: list[Path]) -> None:
         console.print(f"With {count_of(len(earlier), 'earlier run')} of the study:")
     for curve in curves([*found, *earlier]):
         console.print("\n".join(recommend(curve).told()), highlight=False)
-    for study in sorted({directory.parent for directory in directories}):
-        console.print(
-            f"Runs: {study}. Figures and tables: make figures OUTPUT_DIR={study.parent}",
-            highlight=False,
-        )
+
+
+def write_and_tell(studies: dict[Path, bool]) -> None:
+    """Say where the studies' runs are, and write what is made of them where that is wanted."""
+    for directory, wanted in studies.items():
+        where = "" if str(directory.parent) == "outputs" else f" OUTPUT_DIR={directory.parent}"
+        if wanted and directory.is_dir():
+            with output_errors(directory.parent):
+                _write(directory)
+            say(f"  Runs: {directory}; in TensorBoard: make tensorboard{where}")
+        else:
+            say(f"Runs: {directory}; to look at them: make figures report tensorboard{where}")
+
+
+def _write(directory: Path) -> None:
+    from cbs_lightning.figures import write_files  # matplotlib takes a second to import
+    from cbs_lightning.report import write_page
+
+    study, lines = read(directory)
+    if study is not None:
+        say(f"{study.name}: drawing {count_of(len(study.runs), 'run')} ...")
+        lines += [*write_files(study), f"  Report: {write_page(study)}"]
+    say("\n".join(lines))
 
 
 def _earlier_runs(results: list[Result], directories: list[Path]) -> list[Result]:

@@ -29,7 +29,7 @@ from cbs_lightning.results import Result, Status
 from cbs_lightning.run import check_run, run_directory
 from cbs_lightning.signals import hand_over
 from cbs_lightning.stopping import StopFile, stop_file_on_signal
-from cbs_lightning.sweep_report import print_report
+from cbs_lightning.sweep_report import print_report, write_and_tell
 from cbs_lightning.threads import cores
 from cbs_lightning.watching import watched_board
 from cbs_lightning.wording import INTERRUPTED, count_of, say
@@ -72,6 +72,7 @@ class GridSweeper(Sweeper):
         states = [_waiting(number, cfg) for number, cfg in enumerate(configs.values(), 1)]
         found = self._launch(jobs, states)
         print_report(found, list(jobs.values()))
+        write_and_tell({jobs[job].parent: bool(cfg.report) for job, cfg in configs.items()})
         if not all(result and result.status not in results.UNFINISHED for result in found):
             raise SystemExit(1)
         return found

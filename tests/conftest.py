@@ -15,7 +15,10 @@ from tests.forks import Forks
 from train import train
 
 TESTS = Path(__file__).parent
-TINY = [f"hydra.searchpath=[file://{TESTS / 'conf'}]", "model=tiny", "batch_size=256", "threads=1"]
+TINY = [
+    f"hydra.searchpath=[file://{TESTS / 'conf'}]", "model=tiny", "batch_size=256", "threads=1",
+    "report=false",
+]  # fmt: skip
 
 
 @dataclass

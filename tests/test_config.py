@@ -92,6 +92,7 @@ BAD = [
     ("optimizer._target_=foo.Bar", "optimizer._target_=foo.Bar", "imported"),
     ("model._target_=torch.nn.Linear", "model._target_=torch.nn.Linear", "Classifier"),
     ("stop=5", "stop=5", "group"),
+    ("report=maybe", "report=maybe", "must be true or false"),
     ("tensorboard=null", "tensorboard=null", "group"),
     ("+trainer.max_epochs=3", "trainer.max_epochs=3", "stop.max_epochs"),
     ("+trainer.profiler=nonsense", "trainer.profiler=nonsense", "simple"),

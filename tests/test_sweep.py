@@ -1,10 +1,12 @@
+import errno
 import json
+import os
 
 import pytest
 
 from cbs_lightning.config import compose
 from cbs_lightning.paper import paper_cells
-from cbs_lightning.results import Status
+from cbs_lightning.results import Status, answers, read_run
 from hydra_plugins.cbs_grid_sweeper import GridSweeper, cells
 from tests.conftest import TINY
 
@@ -38,6 +40,35 @@ def test_a_sweep_is_a_product_and_ends_with_a_table(cli, tmp_path):
     }  # fmt: skip
     assert "adam: use b = " in outcome.out and "fewest gradient evaluations, K·b = " in outcome.out
     assert "sgd: no run reached 1.5" in outcome.out
+
+
+def test_a_sweep_ends_with_its_figures_and_report(cli, tmp_path):
+    arguments = ("-m", *TINY, "batch_size=128,256", "stop.loss=1.8", f"output_dir={tmp_path}")
+    plain = cli(*arguments)
+    assert plain.out.splitlines()[-1].endswith(
+        f"to look at them: make figures report tensorboard OUTPUT_DIR={tmp_path}"
+    )
+    study = tmp_path / "digits_tiny"
+    assert not (study / "report.html").exists()
+    outcome = cli(*arguments, "report=true")
+    assert outcome.code == 0, outcome.err
+    told = outcome.out[outcome.out.index("adam: use b = ") :]
+    for name in ("figures/contact_sheet.png", "recommendation.json", "summary.csv", "report.html"):
+        assert str(study / name) in told and (study / name).exists()
+    assert told.splitlines()[-1] == (
+        f"  Runs: {study}; in TensorBoard: make tensorboard OUTPUT_DIR={tmp_path}"
+    )
+
+
+def test_a_disk_that_fails_at_the_very_end_takes_one_line(cli, tmp_path, monkeypatch):
+    def full(study):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(study.directory / "summary.csv"))
+
+    monkeypatch.setattr("cbs_lightning.figures.write_files", full)
+    outcome = cli("-m", *TINY, "stop.max_epochs=1", f"output_dir={tmp_path}", "report=true")
+    assert outcome.code == 1
+    assert outcome.err.startswith(f"error: output_dir={tmp_path}: No space left on device")
+    assert outcome.err.count("\n") == 1
 
 
 def test_finished_runs_of_an_earlier_call_are_reused(cli, tmp_path, monkeypatch):
@@ -220,8 +251,12 @@ def test_several_thresholds_for_one_run(cli, tmp_path):
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
     assert "4 jobs" in outcome.out
-    stored = [json.loads(path.read_text()) for path in tmp_path.glob("*/*/result.json")]
-    assert [(run["threshold"], run["status"]) for run in stored] == [(1.3, "reached")] * 2
+    stored = [read_run(path.parent) for path in tmp_path.glob("*/*/result.json")]
+    assert len(stored) == 2
+    for run in stored:  # whichever was asked for last
+        assert run.result.status is Status.REACHED
+        (loosest, strictest) = answers(run, run.result.rule, [1.8, 1.3])
+        assert loosest.steps < strictest.steps
     assert outcome.out.count("only b = 256 was run") == 2
 
 
