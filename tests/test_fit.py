@@ -519,3 +519,48 @@ def test_a_thousand_bootstrap_samples(capsys):
     with capsys.disabled():
         print(f" {time.process_time() - started:.2f} s of processor time ", end="")
     assert intervals[0] is not None
+
+
+# --- The band about a fitted curve
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_the_band_holds_the_true_curve_nearly_as_often_as_it_says(seeds):
+    rng = np.random.default_rng(11)
+    sizes = 2.0 ** np.arange(2, 11)
+    true = 20 * (sizes + 60) / (sizes - 2.5)
+    inside = []
+    for _ in range(40):
+        noise = rng.normal(0, 0.08, seeds * len(sizes))
+        found = fit(np.tile(sizes, seeds), np.tile(true, seeds) * np.exp(noise), model="nested")
+        low, high = found.band(sizes, 0.9)
+        inside.append((low <= true) & (true <= high))
+        assert (low <= found.steps(sizes)).all() and (found.steps(sizes) <= high).all()
+    assert 0.8 <= np.mean(inside) <= 0.97
+
+
+def test_the_band_is_wider_at_a_higher_level_and_beyond_the_measurements():
+    sizes, steps = [4, 8, 16, 32, 64, 128], [1087, 480, 159, 85, 52, 38]
+    found = fit(sizes, steps, model="nested")
+    for level in (0.5, 0.9):
+        low, high = found.band([16, 1024], level)
+        assert high[1] / low[1] > high[0] / low[0]
+    assert (found.band(16, 0.9)[1] > found.band(16, 0.5)[1]).all()
+    assert found.band(2.0)[1] == math.inf or found.band(2.0)[1] > found.band(4.0)[1]
+    with pytest.raises(ValueError, match="level"):
+        found.band(16, 1.0)
+
+
+def test_there_is_no_band_where_nothing_tells_the_scatter():
+    assert fit([4, 8, 16], [30, 20, 15], model="nested").band(8) is None
+    assert fit([4, 8], [30, 20], model="mccandlish").band(8) is None
+    assert fit([4, 8, 16], [30, 20, 15], model="mccandlish").band(8) is not None
+
+
+def test_seeds_that_agree_on_missing_the_form_do_not_make_its_band_narrow():
+    sizes = np.repeat([4, 8, 16, 32, 64], 3)
+    steps = np.repeat([1000, 900, 200, 180, 20], 3) * np.tile([0.999, 1.0, 1.001], 5)
+    found = fit(sizes, steps, model="nested")
+    assert found.lack_of_fit < 0.05
+    low, high = found.band([16.0])
+    assert high[0] / low[0] > 1.5
