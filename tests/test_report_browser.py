@@ -204,10 +204,11 @@ def test_it_fits_any_width(opened, width):
     assert len(drawn) == 4 and all(200 < own <= width for own in drawn)
 
 
-def test_in_print_there_are_no_controls(opened):
+def test_in_print_there_is_the_legend_but_nothing_to_choose(opened):
     opened.window.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     try:
-        assert not opened.all("#controls")[0].is_displayed()
+        assert not opened.all("#rule")[0].is_displayed()
+        assert opened.all("#legend")[0].is_displayed()
         assert opened.all("#plot-sfo svg")[0].is_displayed()
     finally:
         opened.window.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})

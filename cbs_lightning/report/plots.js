@@ -30,7 +30,7 @@ const common = (width, title) => ({
 });
 
 const tip = (runs, at, maxRadius = 30) =>
-  Plot.tip(runs, Plot.pointer({ ...at, title: describe, maxRadius, fill: "var(--panel)", stroke: "var(--line)" }));
+  Plot.tip(runs, Plot.pointer({ ...at, title: describe, maxRadius, lineHeight: 1.3, fill: "var(--panel)", stroke: "var(--line)" }));
 
 /** Where the marks of a row of unreached runs are, in pixels from the top of the frame. */
 const above = (row) => -12 - 12 * row;
@@ -168,7 +168,7 @@ function losses(width, pointed) {
         strokeWidth: (p) => (at && p.directory === at.directory ? 4 : 1.4), className: "losses",
       }),
       Plot.tip(drawn, Plot.pointer({
-        x: "x", y: "y", maxRadius: 30, fill: "var(--panel)", stroke: "var(--line)",
+        x: "x", y: "y", maxRadius: 30, lineHeight: 1.3, fill: "var(--panel)", stroke: "var(--line)",
         title: (p) => `${p.name}, b = ${p.batch_size}, seed ${p.seed}\nloss ${number(p.y, 3)} at ${number(Math.round(p.x))} ${state.lossBy}`,
       })),
     ],
