@@ -3,14 +3,24 @@
 import os
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_SCALAR, Summary
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+from tensorboard.compat.proto.types_pb2 import DT_FLOAT
+from tensorboard.plugins.scalar.metadata import create_summary_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from cbs_lightning.storage import write_atomically
+
 PREFIX = "events.out.tfevents"
+NOTHING = TensorProto(
+    dtype=DT_FLOAT, tensor_shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=0)])
+)
 
 
 def event_path(directory: Path, suffix: str) -> Path:
@@ -22,19 +32,47 @@ def event_paths(directory: Path, suffix: str) -> list[Path]:
     return sorted(directory.glob(f"{PREFIX}.*{suffix}"))
 
 
+def replace_events(directory: Path, suffix: str, content: bytes) -> None:
+    """Write an event file in place of those of the same suffix."""
+    older = event_paths(directory, suffix)
+    write_atomically(event_path(directory, suffix), content)
+    for path in older:
+        path.unlink()
+
+
 class EventWriter:
-    """Writes a new event file's records to `file`."""
+    """Writes a new event file's records to `file`.
 
-    def __init__(self, file: BinaryIO) -> None:
+    Some of TensorBoard's pages list runs in the order in which they `began`, by default now.
+    """
+
+    def __init__(self, file: BinaryIO, began: float | None = None) -> None:
         self._records = RecordWriter(file)
-        self._add(Event(file_version="brain.Event:2"))
+        self._add(Event(file_version="brain.Event:2"), began)
 
-    def scalar(self, tag: str, value: float, step: int) -> None:
-        self.summary(Summary(value=[Summary.Value(tag=tag, simple_value=value)]), step)
+    def forget(self, descriptions: Mapping[str, str]) -> None:
+        """Begin the scalars of these tags, in place of what files that are gone said of them.
+
+        A TensorBoard that has read those still knows it. Its fast loader drops what is not before
+        the step of a new record, here one without a value. Its other loader drops all that it
+        read of the run when it meets a second start.
+        """
+        values = []
+        for tag, description in descriptions.items():
+            metadata = create_summary_metadata(display_name=tag, description=description)
+            metadata.data_class = DATA_CLASS_SCALAR
+            values.append(Summary.Value(tag=tag, metadata=metadata, tensor=NOTHING))
+        self.summary(Summary(value=values))
+        for _ in range(2):
+            self._add(Event(session_log=SessionLog(status=SessionLog.START)))
+
+    def scalars(self, values: Mapping[str, float], step: int) -> None:
+        items = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        self.summary(Summary(value=items), step)
 
     def summary(self, summary: Summary, step: int = 0) -> None:
         self._add(Event(summary=summary, step=step))
 
-    def _add(self, event: Event) -> None:
-        event.wall_time = time.time()
+    def _add(self, event: Event, at: float | None = None) -> None:
+        event.wall_time = time.time() if at is None else at
         self._records.write(event.SerializeToString())

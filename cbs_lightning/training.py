@@ -276,13 +276,7 @@ def _trainer(
     stop, signals, checkpointing = callbacks
     live = Console().is_terminal and (cfg.sweep.workers or 1) == 1
     assert request.max_steps is not None
-    curves = LogCurves(
-        directory,
-        stop.recorder,
-        cfg.tensorboard.points_per_epoch,
-        stop.rule.steps_per_epoch,
-        stop.effective_batch_size,
-    )
+    curves = LogCurves(directory, stop.recorder, cfg.tensorboard.points, stop.effective_batch_size)
     progress = ShowProgress(title, stop, request.max_steps, cfg.progress.every_seconds, live)
     return L.Trainer(
         **cfg.trainer,
