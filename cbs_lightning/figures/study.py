@@ -15,6 +15,7 @@ from cbs_lightning.recommend import recommend
 from cbs_lightning.recommendation_file import write_recommendations
 from cbs_lightning.results import UNFINISHED, answer, read_study
 from cbs_lightning.summary import summary_rows, usual_request, write_summary
+from cbs_lightning.sweep_events import write_sweep_events
 from cbs_lightning.tables import write_tables
 from cbs_lightning.wording import count_of
 
@@ -51,6 +52,8 @@ def write_study(directory: Path) -> list[str]:
     for name, figure in figures.items():
         if figure is not None:
             pictures += write_figure(figure, directory / "figures" / name)
+    drawn = {path.stem: path.read_bytes() for path in pictures if path.suffix == ".png"}
+    write_sweep_events(directory, study_curves, drawn)
     lines.append(f"{directory.name}: {asked}, {count_of(len(runs), 'run')}")
     lines += [f"  {line}" for found in recommendations for line in found.told()]
     lines += [f"  {found.variant}: {found.joint.describe()}" for found in across]
