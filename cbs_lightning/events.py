@@ -9,18 +9,12 @@ from typing import BinaryIO
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_SCALAR, Summary
-from tensorboard.compat.proto.tensor_pb2 import TensorProto
-from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
-from tensorboard.compat.proto.types_pb2 import DT_FLOAT
 from tensorboard.plugins.scalar.metadata import create_summary_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from cbs_lightning.storage import write_atomically
 
 PREFIX = "events.out.tfevents"
-NOTHING = TensorProto(
-    dtype=DT_FLOAT, tensor_shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=0)])
-)
 
 
 def event_path(directory: Path, suffix: str) -> Path:
@@ -53,18 +47,18 @@ class EventWriter:
     def forget(self, descriptions: Mapping[str, str]) -> None:
         """Begin the scalars of these tags, in place of what files that are gone said of them.
 
-        A TensorBoard that has read those still knows it. Its fast loader drops what is not before
-        the step of a new record, here one without a value. Its other loader drops all that it
-        read of the run when it meets a second start.
+        A TensorBoard that has read those still knows it. Its Python loader drops all of a run at
+        its second start. Its fast loader drops what is not before the step of a new record, which
+        here has a value of a kind that neither loader can show.
         """
+        self._add(Event(session_log=SessionLog(status=SessionLog.START)))
         values = []
         for tag, description in descriptions.items():
             metadata = create_summary_metadata(display_name=tag, description=description)
             metadata.data_class = DATA_CLASS_SCALAR
-            values.append(Summary.Value(tag=tag, metadata=metadata, tensor=NOTHING))
+            value = Summary.Value(tag=tag, metadata=metadata, obsolete_old_style_histogram=b"")
+            values.append(value)
         self.summary(Summary(value=values))
-        for _ in range(2):
-            self._add(Event(session_log=SessionLog(status=SessionLog.START)))
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         items = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
