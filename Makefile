@@ -32,7 +32,7 @@ figures: $(READY) ## the answer, figures and tables of what is under OUTPUT_DIR 
 
 tensorboard: $(READY) ## browse the runs under OUTPUT_DIR at http://localhost:PORT (default 6006)
 	@echo "Steps and SFO against batch size: http://localhost:$(PORT)/#scalars&regexInput=_sweep&_smoothingWeight=0"
-	@echo "Grouped, with the runs:           http://localhost:$(PORT)/#custom_scalars&regexInput=_sweep&_smoothingWeight=0"
+	@echo "The same, in groups:              http://localhost:$(PORT)/#custom_scalars&regexInput=_sweep&_smoothingWeight=0"
 	@echo "Figures:                          http://localhost:$(PORT)/#images&regexInput=_sweep"
 	@echo "Every run and what it found:      http://localhost:$(PORT)/#hparams"
 	@$(BIN)/tensorboard --logdir "$(OUTPUT_DIR)" --host localhost --port "$(PORT)" \

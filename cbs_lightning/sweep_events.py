@@ -34,7 +34,9 @@ QUANTITIES = {
     "steps": "Steps K, parameter updates until the threshold",
 }
 LOG2 = "{}, log2"  # in parentheses it would break the Custom Scalars page
-# TensorBoard's abscissa, the step, is a whole number.
+# TensorBoard's abscissa, the step, is a whole number. Curves by another one are another run to it,
+# so that it forgets what it has read where the first batch size comes that is no power of two.
+OF_HUNDREDTHS = ",100log2b"
 OCTAVES, HUNDREDTHS = "Against log2 batch size", "Against 100 log2 batch size"
 
 
@@ -74,7 +76,7 @@ def _write_curves(directory: Path, study_curves: list[Curve]) -> None:
     shown: dict[str, Curve] = {}
     for curve in study_curves:
         if _points(curve):
-            name = readable(curve.variant)
+            name = readable(curve.variant) + ("" if octaves else OF_HUNDREDTHS)
             shown[name if name not in shown else f"{name}+{len(shown)}"] = curve
     for name, curve in shown.items():
         (directory / name).mkdir(exist_ok=True)
@@ -85,19 +87,17 @@ def _write_curves(directory: Path, study_curves: list[Curve]) -> None:
 
 
 def _curve_events(curve: Curve, octaves: bool) -> bytes:
-    content = BytesIO()
-    events = EventWriter(content, began=FIRST)
     asked = f"loss <= {curve.threshold:g} by rule {curve.rule}"
     missing = "A batch size that not all seeds reached it with has no point."
-    events.forget(
-        {
-            f"{group}/{quantity}": f"{what}: {asked}, the median over seeds. {missing}"
-            for group in (OCTAVES, HUNDREDTHS)
-            for name, what in QUANTITIES.items()
-            for quantity in (name, LOG2.format(name))
-        }
-    )
     group, scale = (OCTAVES, 1) if octaves else (HUNDREDTHS, 100)
+    descriptions = {
+        f"{group}/{quantity}": f"{what}: {asked}, the median over seeds. {missing}"
+        for name, what in QUANTITIES.items()
+        for quantity in (name, LOG2.format(name))
+    }
+    content = BytesIO()
+    events = EventWriter(content, FIRST, descriptions)
+    events.forget(descriptions)
     for point in _points(curve):
         values = {"SFO": point.sfo or 0, "steps": point.steps or 0}
         values |= {LOG2.format(name): math.log2(value) for name, value in values.items()}
@@ -112,8 +112,8 @@ def _points(curve: Curve) -> list[Point]:
 
 def _write_page(directory: Path, pictures: Mapping[str, bytes]) -> None:
     content = BytesIO()
-    events = EventWriter(content, began=FIRST)
-    events.forget({})
+    events = EventWriter(content, FIRST)
+    events.restart()
     events.summary(_layout())
     for number, (name, picture) in enumerate(pictures.items(), 1):
         events.summary(_image(f"Figures/{number} {name}", picture))

@@ -101,14 +101,13 @@ def test_several_seeds_give_their_median_where_all_reached(tmp_path):
 
 
 def test_batch_sizes_that_are_no_powers_of_two_have_another_axis_that_says_so(study):
+    write_sweep_events(study, curves_of(study), {})
     make_run(study, "adam", 12, 4)
     write_sweep_events(study, curves_of(study), {})
     hundredths = "Against 100 log2 batch size"
-    assert set(shown(study, "adam", "steps", hundredths)) == {200, 300, 358, 400, 500}
-    assert set(shown(study, "sgd", "steps", hundredths)) == {200, 300}
-    events = EventAccumulator(str(study / SWEEP / "adam"))
-    events.Reload()
-    assert f"{GROUP}/steps" not in events.Tags()["scalars"]
+    assert set(shown(study, "adam,100log2b", "steps", hundredths)) == {200, 300, 358, 400, 500}
+    assert set(shown(study, "sgd,100log2b", "steps", hundredths)) == {200, 300}
+    assert files_of(study) == [".", "adam,100log2b", "sgd,100log2b"]
 
 
 def test_variants_make_paths_and_none_hides_another(tmp_path):
@@ -196,12 +195,17 @@ def test_a_refresh_shows_what_writing_all_shows(study):
     trajectory = read_run(next(study.glob("momentum-b32-*"))).trajectory
     other = answer(loose, trajectory, Request(3.5, RuleName.EPOCH, 1000))
     write_result(next(study.glob("momentum-b32-*")), other)
+    late = make_run(study, "momentum", 64, 5)
+    directory = next(study.glob("momentum-b64-*"))
+    within = Request(1.0, RuleName.EPOCH, 1000, max_steps=late.steps_per_epoch)
+    write_result(directory, answer(late, read_run(directory).trajectory, within))
     refresh_sweep(study)
     variants = ("adam", "sgd", "momentum")
     refreshed = {variant: shown(study, variant, "SFO") for variant in variants}
     write_sweep_events(study, curves_of(study), {})
     assert refreshed == {variant: shown(study, variant, "SFO") for variant in variants}
     assert refreshed["momentum"][5] == loose.sfo != other.sfo
+    assert refreshed["momentum"][6] == late.sfo
 
 
 def test_a_refresh_adds_what_has_finished_since(study):

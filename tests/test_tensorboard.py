@@ -1,8 +1,13 @@
 """What a run writes for TensorBoard: its curves and its row under HParams."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.plugin_event_accumulator import (
+    EventAccumulator as LiveAccumulator,
+)
 from tensorboard.plugins.hparams import plugin_data_pb2
 
 from cbs_lightning.callbacks import LogCurves, TrajectoryRecorder
@@ -27,6 +32,11 @@ def stored(study):
     return only
 
 
+def live_loader(directory):
+    """TensorBoard's Python loader; its other one is looked at in test_tensorboard_browser.py."""
+    return LiveAccumulator(str(directory), event_file_active_filter=lambda timestamp: True)
+
+
 def test_curves_by_step_and_by_sfo(tiny):
     cfg = tiny("stop.loss=1.5")
     result = run(cfg)
@@ -46,7 +56,7 @@ def test_curves_by_step_and_by_sfo(tiny):
     assert rates == {np.float32(1e-3)}
 
 
-@pytest.mark.parametrize("points", [1, 2, 3, 200])
+@pytest.mark.parametrize("points", [2, 3, 4, 200])
 def test_a_curve_has_no_more_points_than_asked_for_and_ends_with_the_run(tiny, points):
     cfg = tiny(
         "stop.loss=1e-9", "stop.max_steps=13", "batch_size=600", f"tensorboard.points={points}"
@@ -54,9 +64,9 @@ def test_a_curve_has_no_more_points_than_asked_for_and_ends_with_the_run(tiny, p
     run(cfg)
     trajectory = read_run(run_directory(cfg)).trajectory
     by_step = events_of(run_directory(cfg)).Scalars("loss/by_step")
-    assert points / 2 < len(by_step) <= points or len(by_step) == 13
     ends = [event.step for event in by_step]
-    assert ends == sorted(set(ends)) and ends[-1] == 13
+    expected = {2: [1, 13], 3: [1, 8, 13], 4: [1, 8, 13], 200: list(range(1, 14))}
+    assert ends == expected[points]
     for start, event in zip([0, *ends], by_step, strict=False):
         span = trajectory[start : event.step]
         assert event.value == pytest.approx(np.average(span.loss, weights=span.size))
@@ -85,10 +95,22 @@ def test_points_are_there_while_a_run_goes_on(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tests.studies.LogCurves", Watched)
         log_run(whole, points=100, rates=(0.1,) * 10)
-    assert seen[0] == list(range(1, 101))
-    assert seen[1] == list(range(2, 201, 2))
-    assert seen[4] == list(range(8, 501, 8))
-    assert seen[9] == list(range(16, 1001, 16))
+    assert seen[0] == [1, *range(2, 101, 2)]
+    assert seen[1] == [1, *range(4, 201, 4)]
+    assert seen[4] == seen[5][: len(seen[4])] == [1, *range(8, 501, 8)]
+    assert seen[9] == [1, *range(16, 1001, 16)]
+
+
+def test_a_run_that_starts_anew_replaces_its_curves_live(tmp_path):
+    make_run(tmp_path / "study", "adam", 4, 4)
+    once = stored(tmp_path / "study")
+    log_run(once, points=100)
+    loader = live_loader(once.directory)
+    shorter = replace(once, trajectory=once.trajectory[:50])
+    for trained, ends in ((once, [1, *range(16, 1001, 16), 1000]), (shorter, list(range(1, 51)))):
+        log_run(trained, points=100)
+        loader.Reload()
+        assert [event.step for event in loader.Tensors("loss/by_step")] == ends
 
 
 def test_the_learning_rate_may_change_within_a_run(tmp_path):
@@ -96,7 +118,7 @@ def test_the_learning_rate_may_change_within_a_run(tmp_path):
     log_run(stored(tmp_path / "study"), points=100, rates=(0.4, 0.2, 0.1, 0.1, 0.05))
     events = events_of(stored(tmp_path / "study").directory)
     rates = {event.step: event.value for event in events.Scalars("learning_rate/by_step")}
-    assert len(rates) == 63
+    assert len(rates) == 1 + 63
     assert rates[8] == rates[96] == pytest.approx(0.4)
     assert rates[104] == pytest.approx((4 * 0.4 + 4 * 0.2) / 8)
     assert rates[296] == rates[400] == pytest.approx(0.1)
@@ -130,9 +152,9 @@ def test_a_run_that_goes_on_knows_its_earlier_learning_rates(tiny, monkeypatch):
     assert rates == pytest.approx([0.5] * 8 + [1e-3] * 16)
 
 
-def test_points_must_be_positive(tmp_path):
-    with pytest.raises(ValueError, match="points must be positive"):
-        LogCurves(tmp_path, TrajectoryRecorder(), 0, 4)
+def test_a_curve_has_two_ends(tmp_path):
+    with pytest.raises(ValueError, match="points must be at least 2"):
+        LogCurves(tmp_path, TrajectoryRecorder(), 1, 4)
 
 
 def hparams(directory):

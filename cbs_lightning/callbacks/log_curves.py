@@ -1,5 +1,6 @@
 """Writes a run's loss, accuracy and learning rate for TensorBoard, by step and by SFO."""
 
+import math
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,15 +31,16 @@ DESCRIPTIONS = {
 class LogCurves(L.Callback):
     """At most `points` points a curve, each the mean over its steps, written as they are recorded.
 
-    A point is a step as long as those fit, then two steps, then four: where the points become
-    wider, and where a run goes on or starts anew, the curves are written again from the first step.
+    The first is the first step alone. The others end at each step as long as those fit, then at
+    every second, then at every fourth: there, and where a run goes on or starts anew, the curves
+    are written again from the first step.
     """
 
     def __init__(
         self, directory: Path, recorder: TrajectoryRecorder, points: int, effective_batch_size: int
     ) -> None:
-        if points < 1:
-            raise ValueError(f"points must be positive, not {points}")
+        if points < 2:
+            raise ValueError(f"points must be at least 2, not {points}")
         self.directory = directory
         self.recorder = recorder
         self.points = points
@@ -82,8 +84,8 @@ class LogCurves(L.Callback):
     def _begin(self, steps_per_point: int) -> None:
         older = event_paths(self.directory, SUFFIX)
         self._file = event_path(self.directory, SUFFIX).open("wb")
-        self._events = EventWriter(self._file)
-        self._events.forget(DESCRIPTIONS)
+        self._events = EventWriter(self._file, descriptions=DESCRIPTIONS)
+        self._events.restart()
         for path in older:
             path.unlink()
         self._steps_per_point = steps_per_point
@@ -91,17 +93,20 @@ class LogCurves(L.Callback):
 
     def _log(self, *, last: bool = False) -> None:
         """Write the points that are whole, at last also one that is not."""
-        trajectory = self.recorder.trajectory
-        if len(trajectory) > self.points * self._steps_per_point:
+        steps = len(self.recorder.trajectory)
+        if steps > self._steps_per_point * (self.points - 1):
             self._file.close()
-            doublings = np.ceil(np.log2(len(trajectory) / self.points))
-            self._begin(steps_per_point=2 ** int(doublings))
-        end = self._steps_logged + self._steps_per_point
-        while end <= len(trajectory) or (last and self._steps_logged < len(trajectory)):
-            self._log_point(self._steps_logged, min(end, len(trajectory)))
-            self._steps_logged = min(end, len(trajectory))
-            end += self._steps_per_point
+            self._begin(2 ** math.ceil(math.log2(steps / (self.points - 1))))
+        while self._next_end <= steps or (last and self._steps_logged < steps):
+            end = min(self._next_end, steps)
+            self._log_point(self._steps_logged, end)
+            self._steps_logged = end
         self._file.flush()
+
+    @property
+    def _next_end(self) -> int:
+        whole = self._steps_logged // self._steps_per_point + 1
+        return whole * self._steps_per_point if self._steps_logged else 1
 
     def _log_point(self, start: int, end: int) -> None:
         span = self.recorder.trajectory[start:end]
