@@ -75,7 +75,7 @@ class Board:
             return json.load(answer)
 
     def points(self, run: str, tag: str) -> dict[int, float]:
-        """None where TensorBoard knows of no such curve."""
+        """None of them where TensorBoard knows of no such curve."""
         try:
             points = self.ask("plugin/scalars/scalars", run=run, tag=tag)
         except HTTPError as error:
