@@ -1,6 +1,7 @@
 # Everything runs in .venv, made from requirements.lock when first needed.
 SHELL := /bin/bash
 OUTPUT_DIR ?= outputs
+PORT ?= 6006
 PYTHON3 := $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.installed
@@ -31,8 +32,13 @@ figures: $(READY) ## the answer, figures and tables of what is under OUTPUT_DIR 
 report: $(READY) ## one HTML page per study to browse and to send, under OUTPUT_DIR
 	@$(BIN)/python -m cbs_lightning.report "$(OUTPUT_DIR)"
 
-tensorboard: $(READY) ## browse the runs under OUTPUT_DIR at http://localhost:6006
-	$(BIN)/tensorboard --logdir "$(OUTPUT_DIR)" --host localhost
+tensorboard: $(READY) ## browse the runs under OUTPUT_DIR at http://localhost:PORT (default 6006)
+	@echo "Steps and SFO against batch size: http://localhost:$(PORT)/#scalars&regexInput=_sweep&_smoothingWeight=0"
+	@echo "The same, in groups:              http://localhost:$(PORT)/#custom_scalars&regexInput=_sweep&_smoothingWeight=0"
+	@echo "Figures:                          http://localhost:$(PORT)/#images&regexInput=_sweep"
+	@echo "Every run and what it found:      http://localhost:$(PORT)/#hparams"
+	@$(BIN)/tensorboard --logdir "$(OUTPUT_DIR)" --host localhost --port "$(PORT)" \
+	  --window_title "$(OUTPUT_DIR)" --reload_multifile true
 
 test: $(READY) lint ## lint, types and all tests but the slow ones
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"

@@ -45,7 +45,7 @@ def check(cfg: DictConfig) -> None:
         _require(isinstance(value, bool), key, value, "must be true or false")
     for key in ("checkpoint.every_seconds", "progress.every_seconds"):
         _check_positive(key, OmegaConf.select(cfg, key))
-    _check_whole_number("tensorboard.points_per_epoch", cfg.tensorboard.points_per_epoch, 1)
+    _check_whole_number("tensorboard.points", cfg.tensorboard.points, 2)
     for key in ("output_dir", "data_dir"):
         _require(isinstance(cfg[key], str) and cfg[key] != "", key, cfg[key], "must be a path")
     trusted = cfg.trusted_packages

@@ -205,8 +205,13 @@ def _finite(value: float) -> float | None:
 def run_directory(
     output_dir: Path, study: str, variant: str, batch_size: int, seed: int, config_hash: str
 ) -> Path:
-    readable = re.sub(r"[^\w.=+-]+", ",", variant)
-    return output_dir / study / f"{readable}-b{batch_size}-seed{seed}-{config_hash[:8]}"
+    name = f"{readable(variant)}-b{batch_size}-seed{seed}-{config_hash[:8]}"
+    return output_dir / study / name
+
+
+def readable(variant: str) -> str:
+    """A variant as part of a path."""
+    return re.sub(r"[^\w.=+-]+", ",", variant)
 
 
 def write_result(directory: Path, result: Result) -> None:
@@ -228,12 +233,17 @@ def write_trajectory(directory: Path, trajectory: Trajectory) -> None:
 
 def read_run(directory: Path) -> Run:
     """Raise `DamagedError` where a file is not that of a run, OSError where there is none."""
-    result = _checked(directory / RESULT, _parse_result)
+    result = read_result(directory)
     trajectory = _checked(directory / TRAJECTORY, _parse_trajectory)
     if len(trajectory) < result.steps_run:
         raise DamagedError(directory / TRAJECTORY, f"ends before step {result.steps_run}")
     # A process that died between the two writes left losses beyond what the result knows of.
     return Run(directory, result, trajectory[: result.steps_run])
+
+
+def read_result(directory: Path) -> Result:
+    """Raises what `read_run` raises."""
+    return _checked(directory / RESULT, _parse_result)
 
 
 def _checked(path: Path, parse: Callable[[bytes], Parsed]) -> Parsed:
@@ -272,12 +282,16 @@ def _parse_trajectory(content: bytes) -> Trajectory:
     return trajectory
 
 
+def run_directories(study: Path) -> list[Path]:
+    """The folders of a study that a run began in."""
+    files = (RESULT, TRAJECTORY, CONFIG)
+    return [path for path in sorted(study.iterdir()) if any((path / f).exists() for f in files)]
+
+
 def read_study(directory: Path) -> tuple[list[Run], list[Broken]]:
     """The runs of a study, ordered for people, and the directories that could not be read."""
     runs, broken = [], []
-    for path in sorted(directory.iterdir()):
-        if not any((path / name).exists() for name in (RESULT, TRAJECTORY, CONFIG)):
-            continue
+    for path in run_directories(directory):
         try:
             runs.append(read_run(path))
         except (DamagedError, OSError) as error:

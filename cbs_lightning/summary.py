@@ -3,6 +3,7 @@
 import csv
 import json
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, fields
 from io import StringIO
 from pathlib import Path
@@ -29,7 +30,11 @@ def summary_rows(runs: list[Run]) -> list[Result]:
 
 def usual_request(runs: list[Run]) -> Request:
     """The threshold, rule and window that most runs of a study were asked for."""
-    requests = Counter((r.result.threshold, r.result.rule, r.result.window) for r in runs)
+    return most_asked(run.result for run in runs)
+
+
+def most_asked(results: Iterable[Result]) -> Request:
+    requests = Counter((result.threshold, result.rule, result.window) for result in results)
     return Request(*max(requests, key=lambda request: (requests[request], request)))
 
 

@@ -279,13 +279,7 @@ def _trainer(
     warnings.filterwarnings("ignore", module="lightning", message=".*treespec.*")
     stop, signals, checkpointing = callbacks
     assert request.max_steps is not None
-    curves = LogCurves(
-        directory,
-        stop.recorder,
-        cfg.tensorboard.points_per_epoch,
-        stop.rule.steps_per_epoch,
-        stop.effective_batch_size,
-    )
+    curves = LogCurves(directory, stop.recorder, cfg.tensorboard.points, stop.effective_batch_size)
     progress = _progress(cfg, title, stop, request.max_steps)
     return L.Trainer(
         **cfg.trainer,

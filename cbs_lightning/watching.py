@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -106,4 +107,9 @@ class Watcher:
                 self._told_of.add(listener)
                 reason = " ".join(f"{type(error).__name__}: {error}".split())
                 with suppress(OSError):  # of a terminal that is gone
-                    say(f"warning: {getattr(listener, '__name__', listener)}: {reason}")
+                    say(f"warning: {_name(listener)}: {reason}")
+
+
+def _name(listener: Callable[..., None]) -> str:
+    inner = listener.func if isinstance(listener, partial) else listener
+    return getattr(inner, "__name__", repr(inner))

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from cbs_lightning.board import Board, JobState, Phase
 from cbs_lightning.checks import check
 from cbs_lightning.config import complete
 from cbs_lightning.errors import ConfigError, UserError
+from cbs_lightning.live_sweep import refresh_sweep
 from cbs_lightning.locks import BusyError
 from cbs_lightning.results import Result, Status
 from cbs_lightning.run import check_run, run_directory
@@ -69,10 +71,13 @@ class GridSweeper(Sweeper):
         self.workers = min(self._workers(), len(jobs))
         self.launcher = self._launcher()
         say(f"{count_of(len(jobs), 'job')}, {self.workers} at a time")
+        studies = {jobs[job].parent: bool(cfg.report) for job, cfg in configs.items()}
+        shown = [study for study, wanted in studies.items() if wanted]
+        self.on_finished += [partial(refresh_sweep, study) for study in shown]
         states = [_waiting(number, cfg) for number, cfg in enumerate(configs.values(), 1)]
         found = self._launch(jobs, states)
         print_report(found, list(jobs.values()))
-        write_and_tell({jobs[job].parent: bool(cfg.report) for job, cfg in configs.items()})
+        write_and_tell(studies)
         if not all(result and result.status not in results.UNFINISHED for result in found):
             raise SystemExit(1)
         return found

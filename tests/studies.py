@@ -2,11 +2,15 @@
 
 import hashlib
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 from cbs_lightning import results
-from cbs_lightning.results import Request, Result, Status
+from cbs_lightning.callbacks import LogCurves, TrajectoryRecorder
+from cbs_lightning.results import Request, Result, Run, Status
+from cbs_lightning.tensorboard import write_hparams
 from cbs_lightning.trajectory import RuleName, Trajectory
 
 N = 1000
@@ -114,3 +118,19 @@ def make_full_study(study: Path) -> None:
                 study, "sgd", batch_size, 30 if missed else 12 + batch_size, seed=seed,
                 falling=True, reached=not missed, **time,
             )  # fmt: skip
+
+
+def log_run(run: Run, points: int = 200, rates: tuple[float, ...] = (1e-3,)) -> None:
+    """What training writes for TensorBoard; it is given the steps in as many parts as rates."""
+    recorder = TrajectoryRecorder()
+    curves = LogCurves(run.directory, recorder, points, run.result.effective_batch_size)
+    groups = [{"lr": rates[0]}]
+    trainer: Any = SimpleNamespace(optimizers=[SimpleNamespace(param_groups=groups)], global_step=0)
+    curves.on_train_start(trainer)
+    for part, rate in enumerate(rates, 1):
+        groups[0]["lr"] = rate
+        trainer.global_step = len(run.trajectory) * part // len(rates)
+        recorder.trajectory = run.trajectory[: trainer.global_step]
+        curves.on_train_batch_end(trainer)
+    curves.on_train_end()
+    write_hparams(run.directory, run.result)

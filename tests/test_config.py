@@ -100,7 +100,7 @@ BAD = [
     ("study=a/b", "study=a/b", "folder"),
     ("study=..", "study=..", "folder"),
     ("checkpoint.every_seconds=0", "checkpoint.every_seconds=0", "> 0"),
-    ("tensorboard.points_per_epoch=0", "tensorboard.points_per_epoch=0", ">= 1"),
+    ("tensorboard.points=1", "tensorboard.points=1", ">= 2"),
 ]
 
 
@@ -118,7 +118,7 @@ SAME = [
     ["stop.rule=window", "stop.window=7", "stop.max_epochs=3", "stop.max_steps=5"],
     ["output_dir=elsewhere", "data_dir=elsewhere"],
     ["trainer.accelerator=cpu", "threads=1"],
-    ["checkpoint.every_seconds=1", "tensorboard.points_per_epoch=1", "progress.every_seconds=1"],
+    ["checkpoint.every_seconds=1", "tensorboard.points=2", "progress.every_seconds=1"],
     ["optimizer.weight_decay=0", "optimizer.lr=0.001"],
     ["study=other"],
 ]

@@ -19,7 +19,7 @@ RUN = [
     "stop.loss=1e-9",
     "checkpoint.every_seconds=1e-9",
     "checkpoint.keep=true",
-    "tensorboard.points_per_epoch=1",
+    "tensorboard.points=2",
 ]
 SWEEP = ["-m", *RUN, "batch_size=128,600", "stop.max_steps=18"]
 

@@ -6,7 +6,6 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from cbs_lightning import results
 from cbs_lightning.callbacks import TrajectoryRecorder
@@ -334,55 +333,6 @@ def test_slices_with_batch_norm_are_warned_about(tmp_path, capsys):
 
     run(compose([f"output_dir={tmp_path}", "stop.max_steps=1", "micro_batch_size=32"]))
     assert "BatchNorm" in capsys.readouterr().out
-
-
-def test_tensorboard_curves_by_step_and_by_sfo(tiny):
-    cfg = tiny("stop.loss=1.5", "tensorboard.points_per_epoch=4")
-    result = run(cfg)
-    events = EventAccumulator(str(run_directory(cfg)))
-    events.Reload()
-    by_step, by_sfo = events.Scalars("loss/by_step"), events.Scalars("loss/by_sfo")
-    assert len(by_step) == 4 * result.epochs_run
-    assert [event.step for event in by_step[:5]] == [2, 4, 6, 8, 10]
-    assert [event.step * 256 for event in by_step] == [event.step for event in by_sfo]
-    assert events.Scalars("accuracy/by_step")[-1].value > 0.3
-    assert events.Scalars("result/steps")[-1].value == result.steps
-
-
-def hparams(directory):
-    events = EventAccumulator(str(directory))
-    events.Reload()
-    from tensorboard.plugins.hparams import plugin_data_pb2
-
-    content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
-    info = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info
-    return {
-        key: getattr(value, value.WhichOneof("kind")) for key, value in info.hparams.items()
-    }, events
-
-
-def test_hparams_of_reached_and_unreached_runs(tiny):
-    reached, unreached = tiny("stop.loss=1.5"), tiny("stop.loss=1e-9", "stop.max_steps=2", "seed=1")
-    result = run(reached)
-    run(unreached)
-    values, events = hparams(run_directory(reached))
-    assert (values["status"], values["variant"], values["batch_size"]) == ("reached", "adam", 256)
-    assert values["settings"] == "betas=[0.9, 0.999] eps=1e-08 weight_decay=0.0 fused=True"
-    for name in ("steps", "sfo", "samples", "accuracy"):
-        assert events.Scalars(f"result/{name}")[-1].value == pytest.approx(getattr(result, name))
-    values, events = hparams(run_directory(unreached))
-    assert values["status"] == "exhausted"
-    assert "result/steps" not in events.Tags()["scalars"]
-    assert "result/accuracy" in events.Tags()["scalars"]
-
-
-def test_hparams_follow_a_new_answer(tiny):
-    run(tiny("stop.loss=1.0"))
-    cfg = tiny("stop.loss=1.8")
-    result = run(cfg)
-    values, events = hparams(run_directory(cfg))
-    assert values["threshold"] == 1.8
-    assert [event.value for event in events.Scalars("result/steps")] == [result.steps]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ import json
 import os
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from cbs_lightning.config import compose
 from cbs_lightning.paper import paper_cells
@@ -58,6 +59,20 @@ def test_a_sweep_ends_with_its_figures_and_report(cli, tmp_path):
     assert told.splitlines()[-1] == (
         f"  Runs: {study}; in TensorBoard: make tensorboard OUTPUT_DIR={tmp_path}"
     )
+
+
+def test_tensorboard_has_the_curves_of_a_sweep_before_its_end(cli, tmp_path, monkeypatch):
+    monkeypatch.setattr("cbs_lightning.sweep_report._write", lambda directory: None)
+    outcome = cli(
+        "-m", *TINY, "batch_size=128,256", "stop.loss=1.8", f"output_dir={tmp_path}", "report=true"
+    )
+    assert outcome.code == 0 and "warning" not in outcome.out
+    events = EventAccumulator(str(tmp_path / "digits_tiny" / "_sweep" / "adam"))
+    events.Reload()
+    shown = events.Scalars("Against log2 batch size/steps")
+    results = [json.loads(path.read_text()) for path in tmp_path.glob("*/*/result.json")]
+    expected = {7 if run["batch_size"] == 128 else 8: run["steps"] for run in results}
+    assert {point.step: point.value for point in shown} == expected
 
 
 def test_a_disk_that_fails_at_the_very_end_takes_one_line(cli, tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
-"""Writes a run's loss and accuracy for TensorBoard, by step and by SFO."""
+"""Writes a run's loss, accuracy and learning rate for TensorBoard, by step and by SFO."""
 
+import math
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,54 +12,114 @@ from cbs_lightning.callbacks.recorder import TrajectoryRecorder
 from cbs_lightning.events import EventWriter, event_path, event_paths
 
 SUFFIX = ".curves"
+QUANTITIES = {
+    "loss": "Cross-entropy on training data as training saw it, the mean over a point's steps",
+    "accuracy": "Share of training data classified right as training saw it",
+    "learning_rate": "The optimizer's, the mean over a point's steps",
+}
+ABSCISSAS = {
+    "by_step": "Across: parameter updates.",
+    "by_sfo": "Across, although TensorBoard calls it step: gradient evaluations, steps times b.",
+}
+DESCRIPTIONS = {
+    f"{quantity}/{abscissa}": f"{what}. {across}"
+    for quantity, what in QUANTITIES.items()
+    for abscissa, across in ABSCISSAS.items()
+}
 
 
 class LogCurves(L.Callback):
-    """After every epoch, at most `points_per_epoch` points, each the mean over its steps.
+    """At most `points` points a curve, each the mean over its steps, written as they are recorded.
 
-    The curves of a run that goes on, or starts anew, are written again from its first step.
+    The first is the first step alone. The others end at each step as long as those fit, then at
+    every second, then at every fourth: there, and where a run goes on or starts anew, the curves
+    are written again from the first step.
     """
 
     def __init__(
-        self,
-        directory: Path,
-        recorder: TrajectoryRecorder,
-        points_per_epoch: int,
-        steps_per_epoch: int,
-        effective_batch_size: int,
+        self, directory: Path, recorder: TrajectoryRecorder, points: int, effective_batch_size: int
     ) -> None:
+        if points < 2:
+            raise ValueError(f"points must be at least 2, not {points}")
         self.directory = directory
         self.recorder = recorder
-        self.steps_per_point = -(-steps_per_epoch // points_per_epoch)
+        self.points = points
         self.effective_batch_size = effective_batch_size
-        self._steps_logged = 0
+        self._rates: list[tuple[int, float]] = []  # from which step on, counted from 0
+        self._steps = 0
 
-    def on_train_start(self, *_: Any) -> None:
-        for path in event_paths(self.directory, SUFFIX):
-            path.unlink()
-        self._file = event_path(self.directory, SUFFIX).open("wb")
-        self._events = EventWriter(self._file)
-        self._steps_logged = 0
+    def on_train_start(self, trainer: L.Trainer, *_: Any) -> None:
+        self._steps = trainer.global_step
+        self._note_rate(trainer)
+        self._begin(steps_per_point=1)
 
-    def on_train_epoch_end(self, *_: Any) -> None:
-        trajectory = self.recorder.trajectory
-        for start in range(self._steps_logged, len(trajectory), self.steps_per_point):
-            span = trajectory[start : start + self.steps_per_point]
-            step = start + len(span)
-            values = {
-                "loss": float(np.average(span.loss, weights=span.size)),
-                "accuracy": float(span.correct.sum() / span.size.sum()),
-            }
-            for name, value in values.items():
-                self._events.scalar(f"{name}/by_step", value, step)
-                self._events.scalar(f"{name}/by_sfo", value, step * self.effective_batch_size)
-        self._file.flush()
-        self._steps_logged = len(trajectory)
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        self._note_rate(trainer)
+        self._log()
 
     def on_train_end(self, *_: Any) -> None:
+        self._log(last=True)
         self._file.close()
 
     def on_exception(self, *_: Any) -> None:
         if hasattr(self, "_file"):
             with suppress(OSError):  # a disk that fails has been told of already
                 self._file.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rates": self._rates}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._rates = [(int(step), float(rate)) for step, rate in state_dict["rates"]]
+
+    def _note_rate(self, trainer: L.Trainer) -> None:
+        """As that of the steps since it was last noted."""
+        rate = float(trainer.optimizers[0].param_groups[0]["lr"])
+        if not self._rates:
+            self._rates.append((0, rate))
+        elif rate != self._rates[-1][1]:
+            self._rates.append((self._steps, rate))
+        self._steps = trainer.global_step
+
+    def _begin(self, steps_per_point: int) -> None:
+        older = event_paths(self.directory, SUFFIX)
+        self._file = event_path(self.directory, SUFFIX).open("wb")
+        self._events = EventWriter(self._file, descriptions=DESCRIPTIONS)
+        self._events.restart()
+        for path in older:
+            path.unlink()
+        self._steps_per_point = steps_per_point
+        self._steps_logged = 0
+
+    def _log(self, *, last: bool = False) -> None:
+        """Write the points that are whole, at last also one that is not."""
+        steps = len(self.recorder.trajectory)
+        if steps > self._steps_per_point * (self.points - 1):
+            self._file.close()
+            self._begin(2 ** math.ceil(math.log2(steps / (self.points - 1))))
+        while self._next_end <= steps or (last and self._steps_logged < steps):
+            end = min(self._next_end, steps)
+            self._log_point(self._steps_logged, end)
+            self._steps_logged = end
+        self._file.flush()
+
+    @property
+    def _next_end(self) -> int:
+        whole = self._steps_logged // self._steps_per_point + 1
+        return whole * self._steps_per_point if self._steps_logged else 1
+
+    def _log_point(self, start: int, end: int) -> None:
+        span = self.recorder.trajectory[start:end]
+        values = {
+            "loss": float(np.average(span.loss, weights=span.size)),
+            "accuracy": float(span.correct.sum() / span.size.sum()),
+            "learning_rate": self._mean_rate(start, end),
+        }
+        for abscissa, step in (("by_step", end), ("by_sfo", end * self.effective_batch_size)):
+            tagged = {f"{quantity}/{abscissa}": value for quantity, value in values.items()}
+            self._events.scalars(tagged, step)
+
+    def _mean_rate(self, start: int, end: int) -> float:
+        since, rates = zip(*self._rates, strict=True)
+        current = np.searchsorted(since, np.arange(start, end), side="right") - 1
+        return float(np.take(rates, current).mean())

@@ -1,7 +1,6 @@
 """All that is made of a study's runs: summary, answer, tables and figures."""
 
 import hashlib
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,8 +18,10 @@ from cbs_lightning.hyperparameters import by_optimizer
 from cbs_lightning.loss_curves import LossCurve, loss_curve
 from cbs_lightning.paper import paper_cells
 from cbs_lightning.recommendation_file import write_recommendations
+from cbs_lightning.results import readable
 from cbs_lightning.study import Study, read
 from cbs_lightning.summary import write_summary
+from cbs_lightning.sweep_events import write_sweep_events
 from cbs_lightning.tables import table_rows, write_tables
 
 FIGURES = "figures"
@@ -43,6 +44,8 @@ def write_files(study: Study) -> list[str]:
     tables = write_tables(study.directory / "tables", study.name, study.curves)
     answer_file = write_recommendations(study.directory, study.recommendations, study.across)
     pictures = write_figures(study)
+    images = {path.stem: path.read_bytes() for path in pictures[1:] if path.suffix == ".png"}
+    write_sweep_events(study.directory, study.curves, images)
     return [
         f"  Figures: {' '.join(map(str, pictures[:1]))}, and each as PNG and PDF beside it",
         f"  Tables: {' '.join(map(str, tables))}",
@@ -100,7 +103,7 @@ def loss_curves(study: Study) -> dict[str, list[LossCurve]]:
 
 
 def _file_name(name: str) -> str:
-    safe = re.sub(r"[^\w.=+-]+", ",", name)
+    safe = readable(name)
     if len(safe) <= LONGEST_NAME:
         return safe
     return f"{safe[: LONGEST_NAME - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
