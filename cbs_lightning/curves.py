@@ -1,5 +1,6 @@
 """Measured curves: steps and SFO against batch size, one curve per variant."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,11 +37,7 @@ class Point:
 
     @property
     def sliced(self) -> bool:
-        """Whether a batch was worked in slices, whose statistics BatchNorm then saw."""
-        return any(
-            run.micro_batch_size is not None and run.micro_batch_size < run.effective_batch_size
-            for run in self.runs
-        )
+        return any(run.sliced for run in self.runs)
 
     @property
     def steps(self) -> float | None:
@@ -93,6 +90,12 @@ class Curve:
         """
         complete = [point for point in self.distinct_points if point.all_reached]
         return min(complete, key=lambda p: (p.sfo or 0, -p.batch_size), default=None)
+
+    @property
+    def fastest(self) -> Point | None:
+        """The least median of measured seconds where all seeds reached."""
+        complete = [point for point in self.distinct_points if point.all_reached]
+        return min(complete, key=lambda point: point.seconds or math.inf, default=None)
 
     @property
     def unreached(self) -> tuple[Point, ...]:

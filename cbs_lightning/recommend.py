@@ -124,8 +124,7 @@ def recommend(curve: Curve) -> Recommendation:
     data = comparison.best.data
     minimum = comparison.measured
     complete = [point for point in curve.distinct_points if point.all_reached]
-    least = curve.best
-    fastest = min(complete, key=lambda point: point.seconds or math.inf, default=None)
+    least, fastest = curve.best, curve.fastest
     end = largest_within(data, OVERHEAD)
     largest = next((point for point in complete if point.effective_batch_size == end), None)
     return Recommendation(

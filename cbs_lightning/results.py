@@ -96,6 +96,12 @@ class Result:
     machine: str | None = None
 
     @property
+    def sliced(self) -> bool:
+        """Whether a batch was worked in slices, whose statistics BatchNorm then saw."""
+        slice_size = self.micro_batch_size
+        return slice_size is not None and slice_size < self.effective_batch_size
+
+    @property
     def first_reading(self) -> int:
         """The first step at which the rule gives a loss at all."""
         if self.rule is RuleName.EPOCH:

@@ -1,6 +1,5 @@
 """Steps, SFO and seconds against batch size; the first two are the paper's Figures 1 to 4."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -48,11 +47,6 @@ class Quantity:
     per_step: Callable[[Floats], Floats] | None = None
 
 
-def _fastest(curve: Curve) -> Point | None:
-    complete = [point for point in curve.distinct_points if point.all_reached and point.seconds]
-    return min(complete, key=lambda point: point.seconds or math.inf, default=None)
-
-
 QUANTITIES = {
     "sfo": Quantity(
         "SFO complexity K·b",
@@ -69,7 +63,10 @@ QUANTITIES = {
         np.ones_like,
     ),
     "seconds": Quantity(
-        "Seconds of training", lambda item: item.seconds, _fastest, "fastest of those run"
+        "Seconds of training",
+        lambda item: item.seconds,
+        lambda curve: curve.fastest,
+        "fastest of those run",
     ),
 }
 

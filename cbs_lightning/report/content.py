@@ -54,8 +54,7 @@ def _run(study: Study, number: int, variants: list[str]) -> dict[str, Any]:
         "batch_size": result.batch_size,
         "effective_batch_size": result.effective_batch_size,
         "seed": result.seed,
-        "sliced": bool(result.micro_batch_size)
-        and (result.micro_batch_size or 0) < result.effective_batch_size,
+        "sliced": result.sliced,
         "steps_run": result.steps_run,
         "epochs_run": _rounded(result.epochs_run),
         "seconds_per_step": _rounded(result.seconds_per_step),
