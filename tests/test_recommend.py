@@ -327,7 +327,7 @@ def test_b_star_across_thresholds(pattern):
     axes = figure.axes[0]
     lines = {tuple(line.get_ydata()) for line in axes.get_lines()}
     assert tuple(one.least_sfo.batch_size for one in found.at) in lines
-    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    labels = [text.get_text() for text in figure.legends[1].get_texts()]
     assert "theorem, all thresholds together" in labels
     assert draw_by_threshold("made up", []) is None
 
