@@ -227,12 +227,10 @@ def test_ctrl_c_in_a_terminal(forks, tmp_path, launcher):
     assert ended.code == 130, ended.out
     assert "Traceback" not in ended.out and ended.out.count(SHOW_CURSOR) == 1
     final = [line for line in screen(ended.out, 100) if line]
-    said = "".join(final)
-    saved = (
-        r"\[\d/3\] adam \S+ b=256( seed=\d)?: interrupted after \d+ steps?, .*; the same command"
-    )
+    said = "".join("".join(final).split())  # a line that is too long may end at a space
+    saved = r"\[\d/3\]adam\S+b=256(seed=\d)?:interruptedafter\d+steps?,.*;thesamecommand"
     assert re.search(saved, said)
-    assert "jobs done" not in said and "waiting" not in said
+    assert "jobsdone" not in said and "waiting" not in said
     if launcher:
         assert final[1] == "stopping: the running jobs save themselves"
         assert final[-1] == "interrupted; the same command goes on with what is not finished"
