@@ -1,7 +1,7 @@
-"""One colour per optimizer, in every figure and in the report."""
+"""One colour per optimizer, in every figure and in the report; its variants differ by marks."""
 
 from collections.abc import Iterable
-from itertools import cycle
+from itertools import count, cycle
 
 # Okabe and Ito's colours, which the colour-blind can tell apart; one per optimizer, everywhere.
 COLORS = {
@@ -20,3 +20,11 @@ def colors_of(optimizers: Iterable[str]) -> dict[str, str]:
     """By optimizer; those that have no colour of their own take the others in turn."""
     others = sorted(set(optimizers) - COLORS.keys())
     return COLORS | dict(zip(others, cycle(OTHER_COLORS), strict=False))
+
+
+def marks_of(variants: Iterable[tuple[str, str]]) -> dict[str, int]:
+    """By variant, its number among those of its optimizer; given pairs of variant and optimizer."""
+    numbers: dict[str, count[int]] = {}
+    return {
+        variant: next(numbers.setdefault(optimizer, count())) for variant, optimizer in variants
+    }

@@ -77,6 +77,10 @@ class Curve:
     points: tuple[Point, ...]
 
     @property
+    def data_size(self) -> int:
+        return self.points[0].runs[0].data_size
+
+    @property
     def distinct_points(self) -> tuple[Point, ...]:
         """Without batch sizes that are, like a smaller one, the whole data set."""
         points = {point.effective_batch_size: point for point in reversed(self.points)}

@@ -132,8 +132,13 @@ class Fit:
         if self.data.distinct <= len(FREE[self.model]):
             return None
         sizes = np.atleast_1d(np.asarray(b, float))
-        low, high = _quantiles(Shape.of(self.data).steps(self._basis._resampled, sizes), level)
-        return low, high
+        basis = self._basis
+        found = Shape.of(basis.data).steps(basis._resampled, sizes)
+        middle = np.median(found, axis=0)  # not the curve itself where runs are censored
+        own = np.asarray(self.steps(sizes))
+        with np.errstate(invalid="ignore"):  # beyond the pole all of them are infinite
+            low, high = (own * edge / middle for edge in _quantiles(found, level))
+        return np.fmin(low, own), np.fmax(high, own)
 
     def _widened(self, low: float, high: float, level: float) -> tuple[float, float]:
         """By the error of the form, independent of the noise."""
@@ -168,10 +173,11 @@ class Fit:
         return shape.solve(self.model, np.tile(own, (BOOTSTRAPS, 1))).parameters
 
     def _drawn(self, rng: np.random.Generator) -> Observations:
-        """log K anew about the curve, with the scatter about it, widened by what the fit took."""
+        """log K anew about the curve, with the scatter about it, which few runs tell but roughly:
+        every resample has another one, as Student's distribution has it."""
         observations, reached = self.data.observations, self.data.reached
         spare = max(len(reached) - len(FREE[self.model]), 1)
-        noise = self.rms_log_error * math.sqrt(len(reached) / spare)
+        noise = self.rms_log_error * np.sqrt(len(reached) / rng.chisquare(spare, (BOOTSTRAPS, 1)))
         drawn = np.tile(observations.log_steps, (BOOTSTRAPS, 1))
         about = np.log(self.steps(reached))
         drawn[:, ~observations.censored] = rng.normal(about, noise, (BOOTSTRAPS, len(reached)))
@@ -331,6 +337,12 @@ class Comparison(Sequence[Fit]):
         known = spare > 0 and math.isfinite(best.aicc)
         noise = best.rms_log_error * math.sqrt(len(best.data.reached) / spare) if known else None
         return measured_minimum(best.data, noise)
+
+    @property
+    def shown(self) -> Fit | None:
+        """The best fit, where there are enough runs to choose a form and to tell the scatter."""
+        enough = math.isfinite(self.best.aicc) and self.best.band(1.0) is not None
+        return self.best if enough else None
 
     @property
     def critical_batch(self) -> float | None:

@@ -122,7 +122,7 @@ class Shape:
         """K at every b, for every row of parameters; infinite for b ≤ B0."""
         gap = np.exp(-theta[:, 2:3])
         room = b / self.unit - 1 + gap
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             found = np.exp(theta[:, :1] - theta[:, 1:2]) * (1 + np.expm1(theta[:, 1:2]) / room)
         return np.where(room > 0, found, np.inf)
 

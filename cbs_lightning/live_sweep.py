@@ -1,5 +1,11 @@
-"""A study's curves in TensorBoard while its runs still finish."""
+"""A study in TensorBoard while its runs still finish.
 
+`python -m cbs_lightning.live_sweep <study>` draws its figures there.
+"""
+
+import os
+import subprocess
+import sys
 import time
 from io import BytesIO
 from pathlib import Path
@@ -16,18 +22,58 @@ from cbs_lightning.results import (
     run_directories,
 )
 from cbs_lightning.summary import most_asked
-from cbs_lightning.sweep_events import page_age, write_sweep_curves, write_sweep_events
+from cbs_lightning.sweep_events import has_page, write_sweep_curves, write_sweep_events
 
 FIGURES = ("sfo", "steps")
+ROOT = Path(__file__).parents[1]
 SECONDS_BETWEEN_FIGURES = 60
 DOTS_PER_INCH = 120
 
 
-def refresh_sweep(study_directory: Path) -> None:
-    """Show what the results that are there say; the figures are drawn anew every minute at most.
+class LiveSweep:
+    """To be called when runs have finished: shows what there is.
 
-    Runs that cannot be read are left out.
+    The figures are drawn every minute at most, by another process of the lowest priority, since
+    drawing in this one would take time from a run that trains here, and be counted as its.
     """
+
+    def __init__(self, study_directory: Path) -> None:
+        self.study_directory = study_directory
+        self._drawing: subprocess.Popen[bytes] | None = None
+        self._due = time.monotonic() + SECONDS_BETWEEN_FIGURES
+
+    def __call__(self) -> None:
+        if study_curves := _curves(self.study_directory):
+            if has_page(self.study_directory):
+                write_sweep_curves(self.study_directory, study_curves)
+            else:
+                write_sweep_events(self.study_directory, study_curves, {})
+        idle = self._drawing is None or self._drawing.poll() is not None
+        if idle and time.monotonic() >= self._due:
+            self._due = time.monotonic() + SECONDS_BETWEEN_FIGURES
+            self._drawing = subprocess.Popen(
+                [sys.executable, "-m", __spec__.name, str(self.study_directory.resolve())],
+                cwd=ROOT,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+
+    def close(self) -> None:
+        """What the sweep writes at its end is not to be overwritten."""
+        if self._drawing is not None:
+            self._drawing.kill()
+            self._drawing.wait()
+
+
+def draw_sweep(study_directory: Path) -> None:
+    """The curves, and the two main figures, of what the results that are there say."""
+    if study_curves := _curves(study_directory):
+        pictures = {name: _picture(study_directory.name, study_curves, name) for name in FIGURES}
+        write_sweep_events(study_directory, study_curves, pictures)
+
+
+def _curves(study_directory: Path) -> list[Curve]:
+    """Without runs that cannot be read."""
     found = {}
     for directory in run_directories(study_directory):
         try:
@@ -35,15 +81,10 @@ def refresh_sweep(study_directory: Path) -> None:
         except (DamagedError, OSError):
             continue
     if not found:
-        return
+        return []
     request = most_asked(found.values())
     answers = [_answer(directory, result, request) for directory, result in found.items()]
-    study_curves = curves(result for result in answers if result is not None)
-    if study_curves and page_age(study_directory, time.time()) >= SECONDS_BETWEEN_FIGURES:
-        pictures = {name: _picture(study_directory.name, study_curves, name) for name in FIGURES}
-        write_sweep_events(study_directory, study_curves, pictures)
-    else:
-        write_sweep_curves(study_directory, study_curves)
+    return curves(result for result in answers if result is not None)
 
 
 def _answer(directory: Path, result: Result, request: Request) -> Result | None:
@@ -62,7 +103,7 @@ def _answer(directory: Path, result: Result, request: Request) -> Result | None:
 
 
 def _picture(study: str, study_curves: list[Curve], quantity: str) -> bytes:
-    import matplotlib as mpl  # takes a second, which a sweep that is short never needs
+    import matplotlib as mpl  # takes a second, for which a sweep would wait
 
     from cbs_lightning.figures.by_batch_size import draw
     from cbs_lightning.figures.style import STYLE
@@ -71,3 +112,8 @@ def _picture(study: str, study_curves: list[Curve], quantity: str) -> bytes:
     with mpl.rc_context(STYLE):
         draw(study, study_curves, quantity).savefig(content, format="png", dpi=DOTS_PER_INCH)
     return content.getvalue()
+
+
+if __name__ == "__main__":
+    os.nice(19)
+    draw_sweep(Path(sys.argv[1]))

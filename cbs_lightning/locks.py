@@ -1,4 +1,4 @@
-"""One process at a time works on a run directory."""
+"""One process at a time works on a run directory, or on what is made of a study."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,3 +42,10 @@ def locked(
         yield
     finally:
         lock.release()
+
+
+def held(directory: Path, seconds: float = -1) -> FileLock:
+    """For a with statement, in which no other process writes what is made of the runs there.
+
+    Waits as long as it takes, or raises `Timeout` after the given seconds."""
+    return FileLock(directory / LOCK, timeout=seconds)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cbs_lightning.results import Request, Result, Run
+from cbs_lightning.results import Result, Run
 from cbs_lightning.trajectory import Readings, Rule
 
 POINTS = 200
@@ -24,14 +24,14 @@ class LossCurve:
         return self.steps * self.result.effective_batch_size
 
 
-def loss_curve(run: Run, answer: Result, request: Request) -> LossCurve:
-    """The first and the last reading, and that at the threshold's crossing, are among them."""
-    rule = Rule(request.rule, run.result.steps_per_epoch, request.window)
-    read = Readings.of(run.trajectory, rule)
-    steps, loss = read.ends, read.means
-    if len(steps) > POINTS:
-        spread = np.geomspace(1, len(steps), POINTS - 1).round().astype(int) - 1
-        crossing = np.searchsorted(steps, answer.steps or steps[-1])
+def loss_curve(run: Run, answer: Result) -> LossCurve:
+    """The readings by the rule of the answer. The first and the last, and that at the threshold's
+    crossing, are among them."""
+    read = Readings.of(run.trajectory, Rule(answer.rule, answer.steps_per_epoch, answer.window))
+    kept = np.arange(len(read.ends))
+    if len(kept) > POINTS:
+        spread = np.geomspace(1, len(kept), POINTS - 1).round().astype(int) - 1
+        crossing = np.searchsorted(read.ends, answer.steps or read.ends[-1])
         kept = np.unique(np.append(spread, crossing))
-        steps, loss = steps[kept], loss[kept]
-    return LossCurve(answer, steps, loss)
+    loss = np.array([read.reading(int(index)).loss for index in kept], np.float64)
+    return LossCurve(answer, read.ends[kept], loss)

@@ -162,11 +162,10 @@ def answer(result: Result, trajectory: Trajectory, request: Request) -> Result:
     return _answer(result, Readings.of(trajectory[: request.max_steps], rule), request)
 
 
-def answers(run: Run, rule: RuleName, thresholds: Iterable[float]) -> list[Result]:
-    """As `answer` for every threshold, within the run's own budget and by its own window."""
-    result = run.result
-    read = Readings.of(run.trajectory, Rule(rule, result.steps_per_epoch, result.window))
-    return [_answer(result, read, Request(each, rule, result.window)) for each in thresholds]
+def answers(run: Run, rule: RuleName, window: int, thresholds: Iterable[float]) -> list[Result]:
+    """As `answer` for every threshold, within the run's own budget."""
+    read = Readings.of(run.trajectory, Rule(rule, run.result.steps_per_epoch, window))
+    return [_answer(run.result, read, Request(each, rule, window)) for each in thresholds]
 
 
 def _answer(result: Result, read: Readings, request: Request) -> Result:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from cbs_lightning.errors import UserError, output_errors
 from cbs_lightning.results import studies
 from cbs_lightning.wording import say
 
@@ -18,7 +19,11 @@ def for_every_study(description: str | None, write: Callable[[Path], list[str]])
     output_dir: Path = arguments.output_dir
     found = [path for path in studies(output_dir) if arguments.study in (None, path.name)]
     for directory in found:
-        say("\n".join(write(directory)))
+        try:
+            with output_errors(output_dir):
+                say("\n".join(write(directory)))
+        except UserError as error:
+            sys.exit(f"error: {error}")
     if not output_dir.is_dir():
         sys.exit(f"error: OUTPUT_DIR={output_dir}: no such directory")
     if not found and arguments.study and (names := [path.name for path in studies(output_dir)]):

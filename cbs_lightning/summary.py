@@ -22,7 +22,10 @@ def summary_rows(runs: list[Run]) -> list[Result]:
     lowest rung that any run reached. No status: the run's losses end before an answer."""
     own = {run.result.threshold for run in runs}
     thresholds = sorted(own.union(LADDER), reverse=True)
-    rows = [row for run in runs for rule in RuleName for row in answers(run, rule, thresholds)]
+    window = usual_request(runs).window  # one for all, so that runs can be compared
+    rows = [
+        row for run in runs for rule in RuleName for row in answers(run, rule, window, thresholds)
+    ]
     reached = {row.threshold for row in rows if row.steps is not None}
     lowest = min(reached, default=max(LADDER))
     return [row for row in rows if row.threshold in own or row.threshold >= lowest]

@@ -22,7 +22,7 @@ from tensorboard.util.tensor_util import make_tensor_proto
 
 from cbs_lightning.curves import Curve, Point
 from cbs_lightning.events import EventWriter, event_paths, replace_events
-from cbs_lightning.locks import LOCK
+from cbs_lightning.locks import held
 from cbs_lightning.results import readable
 
 SWEEP = "_sweep"  # TensorBoard lists it before the runs
@@ -48,26 +48,24 @@ def write_sweep_events(
     A curve has a point at each batch size that all seeds reached the threshold with, the median.
     `pictures`: PNG by figure's name, in the order to show them in.
     """
-    with suppress(Timeout), _held(study_directory / SWEEP):
+    with suppress(Timeout), _sweep_held(study_directory):
         _write_curves(study_directory / SWEEP, study_curves)
         _write_page(study_directory / SWEEP, pictures)
 
 
 def write_sweep_curves(study_directory: Path, study_curves: list[Curve]) -> None:
     """The curves alone; the layout and figures stay as they are."""
-    with suppress(Timeout), _held(study_directory / SWEEP):
+    with suppress(Timeout), _sweep_held(study_directory):
         _write_curves(study_directory / SWEEP, study_curves)
 
 
-def page_age(study_directory: Path, now: float) -> float:
-    """Seconds since the layout and figures were written; infinite where there are none."""
-    times = [path.stat().st_mtime for path in event_paths(study_directory / SWEEP, PAGE)]
-    return now - max(times, default=-math.inf)
+def has_page(study_directory: Path) -> bool:
+    return bool(event_paths(study_directory / SWEEP, PAGE))
 
 
-def _held(directory: Path) -> FileLock:
-    directory.mkdir(exist_ok=True)
-    return FileLock(directory / LOCK, timeout=SECONDS_TO_WAIT)
+def _sweep_held(study_directory: Path) -> FileLock:
+    (study_directory / SWEEP).mkdir(exist_ok=True)
+    return held(study_directory / SWEEP, SECONDS_TO_WAIT)
 
 
 def _write_curves(directory: Path, study_curves: list[Curve]) -> None:

@@ -88,8 +88,8 @@ class Reading:
 class Readings:
     """All readings of a trajectory by a rule, in order of time, up to a loss that is not finite.
 
-    Differences of running sums carry their rounding, so `means` are for the eye and for finding
-    candidates: the exact sums decide.
+    Differences of running sums carry their rounding, which is all that is left of `means` after a
+    spike: they find candidates, and the exact sums of `reading` decide.
     """
 
     trajectory: Trajectory
@@ -116,11 +116,14 @@ class Readings:
         """The first one after step `since` whose loss is at most `threshold`, if there is one."""
         candidates = np.flatnonzero((self.means - self.rounding <= threshold) & (self.ends > since))
         for index in candidates:
-            start, end = int(self.starts[index]), int(self.ends[index])
-            reading = _reading(self.trajectory, self.rule, start, end)
+            reading = self.reading(int(index))
             if reading.loss <= threshold:
                 return reading
         return None
+
+    def reading(self, index: int) -> Reading:
+        start, end = int(self.starts[index]), int(self.ends[index])
+        return _reading(self.trajectory, self.rule, start, end)
 
 
 def first_crossing(

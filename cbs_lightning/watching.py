@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -111,5 +110,4 @@ class Watcher:
 
 
 def _name(listener: Callable[..., None]) -> str:
-    inner = listener.func if isinstance(listener, partial) else listener
-    return getattr(inner, "__name__", repr(inner))
+    return getattr(listener, "__name__", type(listener).__name__)

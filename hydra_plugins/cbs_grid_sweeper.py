@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from cbs_lightning.board import Board, JobState, Phase
 from cbs_lightning.checks import check
 from cbs_lightning.config import complete
 from cbs_lightning.errors import ConfigError, UserError
-from cbs_lightning.live_sweep import refresh_sweep
+from cbs_lightning.live_sweep import LiveSweep
 from cbs_lightning.locks import BusyError
 from cbs_lightning.results import Result, Status
 from cbs_lightning.run import check_run, run_directory
@@ -72,10 +71,12 @@ class GridSweeper(Sweeper):
         self.launcher = self._launcher()
         say(f"{count_of(len(jobs), 'job')}, {self.workers} at a time")
         studies = {jobs[job].parent: bool(cfg.report) for job, cfg in configs.items()}
-        shown = [study for study, wanted in studies.items() if wanted]
-        self.on_finished += [partial(refresh_sweep, study) for study in shown]
         states = [_waiting(number, cfg) for number, cfg in enumerate(configs.values(), 1)]
-        found = self._launch(jobs, states)
+        with ExitStack() as stack:
+            for live in [LiveSweep(study) for study, wanted in studies.items() if wanted]:
+                self.on_finished.append(live)
+                stack.callback(live.close)
+            found = self._launch(jobs, states)
         print_report(found, list(jobs.values()))
         write_and_tell(studies)
         if not all(result and result.status not in results.UNFINISHED for result in found):

@@ -97,9 +97,11 @@ def test_everything_is_written_and_told_of(written):
 def test_the_same_results_give_the_same_bytes_and_what_is_no_longer_there_goes(written):
     study, _ = written
     before = [(study / name).read_bytes() for name in WRITTEN]
-    stale, mine = study / "figures" / "losses_rmsprop.png", study / "figures" / "my_own.png"
+    stale, mine = study / "figures" / "losses_rmsprop.png", study / "figures" / "losses_mine.png"
     stale.touch()
     mine.touch()
+    with (study / "figures" / ".written").open("a") as manifest:
+        manifest.write(f"{stale.name}\n")
     write_study(study)
     assert [(study / name).read_bytes() for name in WRITTEN] == before
     assert not stale.exists() and mine.exists()
@@ -497,10 +499,80 @@ def test_a_long_run_is_drawn_in_few_points(tmp_path):
     run = study.runs[0]
     request = Request(1.0, RuleName.WINDOW, 10)
     answered = answer(run.result, run.trajectory, request)
-    curve = loss_curve(run, answered, request)
+    curve = loss_curve(run, answered)
     assert len(curve.steps) <= POINTS < len(run.trajectory)
     assert curve.steps[0] == 10 and curve.steps[-1] == len(run.trajectory)
     assert answered.steps in curve.steps
+
+
+@pytest.mark.parametrize("spike", [1e17, 0.0])
+def test_a_spike_or_a_loss_of_zero_is_drawn_as_it_is(tmp_path, spike):
+    study = tmp_path / "spike"
+    for batch_size in (10, 20):
+        make_run(study, "adam", batch_size, 8, falling=True)
+        directory = next(study.glob(f"adam-b{batch_size}-*"))
+        trajectory = results.read_run(directory).trajectory
+        trajectory.loss[: 1000 // batch_size if spike == 0 else 1] = spike
+        results.write_trajectory(directory, trajectory)
+    found, _ = read(study)
+    curve = loss_curves(found)["adam"][0]
+    expected = found.runs[0].trajectory.loss.reshape(16, 100).astype(float).mean(axis=1)
+    assert curve.loss == pytest.approx(expected)
+    for name, figure in drawn(found):
+        save(figure, tmp_path / f"{name}.png")
+
+
+def test_runs_of_another_window_answer_by_the_usual_one(tmp_path):
+    study = tmp_path / "windows"
+    for batch_size in (8, 16, 32):
+        make_run(study, "adam", batch_size, 6, falling=True)
+    directory = next(study.glob("adam-b16-*"))
+    run = results.read_run(directory).result
+    results.write_result(directory, replace(run, window=300))
+    found, _ = read(study)
+    rows = [row for row in found.rows if (row.threshold, row.rule) == (1.0, found.request.rule)]
+    assert [(row.window, row.steps) for row in rows] == [
+        (result.window, result.steps) for result in found.answers
+    ]
+
+
+def test_a_form_is_drawn_only_where_it_could_be_chosen(tmp_path):
+    for batch_size in (4, 8, 16, 32):
+        make_run(tmp_path / "few", "adam", batch_size, 3 + batch_size // 8, falling=True)
+    curve = study_curves(tmp_path / "few")["adam"]
+    assert "too few to choose a form" in curve.comparison.reason
+    assert curve.comparison.shown is None
+    axes = draw("few", [curve], "sfo").axes[0]
+    assert not any(len(line.get_xdata()) == 200 for line in axes.get_lines())
+
+
+def test_batch_sizes_beyond_the_data_set_stay_on_their_curve(tmp_path):
+    for batch_size, epochs in ((100, 9), (200, 8), (400, 9), (800, 14), (1000, 17), (4000, 17)):
+        make_run(tmp_path / "large", "adam", batch_size, epochs, falling=True)
+    curve = study_curves(tmp_path / "large")["adam"]
+    axes = draw("large", [curve], "sfo").axes[0]
+    (fitted,) = [line for line in axes.get_lines() if len(line.get_xdata()) == 200]
+    assert fitted.get_xdata()[-1] == pytest.approx(4000)
+    assert fitted.get_ydata()[-1] == pytest.approx(curve.comparison.best.sfo(N))
+
+
+def test_dollars_in_a_name_are_no_mathematics(tmp_path):
+    make_run(tmp_path / "dollars", "adam", 8, 2, variant="adam a=$x_$")
+    figure = draw("dollars", list(study_curves(tmp_path / "dollars").values()), "sfo")
+    save(figure, tmp_path / "figure.png")
+    assert figure.legends[0].get_texts()[0].get_text().startswith(r"adam a=\$x_\$")
+
+
+@pytest.mark.parametrize("name", ["figures", "summary.csv"])
+def test_what_cannot_be_written_takes_one_line(tmp_path, monkeypatch, name):
+    make_run(tmp_path / "one", "adam", 8, 2)
+    if name == "figures":
+        (tmp_path / "one" / name).touch()
+    else:
+        (tmp_path / "one" / name).mkdir()
+    monkeypatch.setattr(sys, "argv", ["figures", str(tmp_path)])
+    with pytest.raises(SystemExit, match=f"error: output_dir={tmp_path}: .*{name}"):
+        main()
 
 
 def test_the_papers_cells_are_open_until_they_are_measured(tmp_path):

@@ -524,10 +524,10 @@ def test_a_thousand_bootstrap_samples(capsys):
 # --- The band about a fitted curve
 
 
-@pytest.mark.parametrize("seeds", [1, 3])
-def test_the_band_holds_the_true_curve_nearly_as_often_as_it_says(seeds):
+@pytest.mark.parametrize(("seeds", "count"), [(1, 9), (3, 9), (1, 5), (3, 5)])
+def test_the_band_holds_the_true_curve_nearly_as_often_as_it_says(seeds, count):
     rng = np.random.default_rng(11)
-    sizes = 2.0 ** np.arange(2, 11)
+    sizes = 2.0 ** np.arange(2, 2 + count)
     true = 20 * (sizes + 60) / (sizes - 2.5)
     inside = []
     for _ in range(40):
@@ -549,6 +549,17 @@ def test_the_band_is_wider_at_a_higher_level_and_beyond_the_measurements():
     assert found.band(2.0)[1] == math.inf or found.band(2.0)[1] > found.band(4.0)[1]
     with pytest.raises(ValueError, match="level"):
         found.band(16, 1.0)
+
+
+def test_a_curve_is_inside_its_band_also_where_runs_did_not_reach():
+    sizes = np.repeat([4, 8, 16, 32, 64, 128], 3)
+    steps = 20 * (sizes + 60) / (sizes - 2.5) * np.tile([0.9, 1.0, 1.1], 6)
+    reached = np.arange(len(sizes)) != 2  # one seed at b = 4 used up its budget
+    missed = [(4, float(steps[2]))]
+    found = fit(sizes[reached], steps[reached], model="nested", unreached=missed)
+    low, high = found.band(np.unique(sizes))
+    curve = found.steps(np.unique(sizes))
+    assert (low <= curve).all() and (curve <= high).all()
 
 
 def test_there_is_no_band_where_nothing_tells_the_scatter():

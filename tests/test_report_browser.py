@@ -186,6 +186,15 @@ def test_losses_by_optimizer_and_by_steps(opened):
     assert len(opened.all("#plot-loss svg .losses path")) == 18
 
 
+def test_losses_follow_the_rule_and_what_is_hidden(opened):
+    before = opened.all("#plot-loss .losses")[0].get_attribute("outerHTML")
+    Select(opened.all("#rule")[0]).select_by_value("window")
+    assert opened.text("#plot-loss h3") == ["Loss by rule window"]
+    assert opened.all("#plot-loss .losses")[0].get_attribute("outerHTML") != before
+    opened.all("#legend button")[0].click()
+    assert Select(opened.all("#loss-variant")[0]).first_selected_option.text == "sgd"
+
+
 def test_all_fitted_forms_can_be_drawn(opened):
     before = len(opened.all("#plot-steps svg [aria-label=line] path"))
     opened.all("#all-forms")[0].click()
@@ -218,7 +227,7 @@ def test_odd_studies_open_without_an_error(browser, tmp_path):
     make_run(tmp_path / "one", "adam", 8, 2)
     make_run(tmp_path / "nothing", "sgd", 8, 2, reached=False)
     make_run(tmp_path / "cifar10_resnet20", "adam", 2048, 3)
-    make_run(tmp_path / "markup", "adam", 8, 2, variant="<script>throw 1</script>")
+    make_run(tmp_path / "markup", "adam", 8, 2, variant="<!--<script>throw 1</script>")
     for directory in tmp_path.iterdir():
         write_report(directory)
         browser.get((directory / REPORT).as_uri())

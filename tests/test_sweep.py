@@ -270,7 +270,7 @@ def test_several_thresholds_for_one_run(cli, tmp_path):
     assert len(stored) == 2
     for run in stored:  # whichever was asked for last
         assert run.result.status is Status.REACHED
-        (loosest, strictest) = answers(run, run.result.rule, [1.8, 1.3])
+        (loosest, strictest) = answers(run, run.result.rule, run.result.window, [1.8, 1.3])
         assert loosest.steps < strictest.steps
     assert outcome.out.count("only b = 256 was run") == 2
 

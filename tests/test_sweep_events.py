@@ -2,10 +2,8 @@
 
 import json
 import math
-import os
 import re
 import shutil
-import time
 from dataclasses import replace
 from io import BytesIO
 
@@ -22,7 +20,7 @@ from tensorboard.util.tensor_util import make_ndarray
 from cbs_lightning import live_sweep, results, sweep_events
 from cbs_lightning.curves import curves
 from cbs_lightning.figures import write_study
-from cbs_lightning.live_sweep import refresh_sweep
+from cbs_lightning.live_sweep import LiveSweep, draw_sweep
 from cbs_lightning.locks import LOCK
 from cbs_lightning.results import Request, Status, answer, read_run, read_study, write_result
 from cbs_lightning.summary import usual_request
@@ -177,7 +175,7 @@ def test_another_process_that_writes_the_same_is_not_disturbed(study, monkeypatc
     monkeypatch.setattr(sweep_events, "SECONDS_TO_WAIT", 0.01)
     with FileLock(study / SWEEP / LOCK):
         write_sweep_events(study, curves_of(study), {})
-        refresh_sweep(study)
+        LiveSweep(study)()
     assert sorted((study / SWEEP).rglob("*")) == before
 
 
@@ -199,7 +197,7 @@ def test_a_refresh_shows_what_writing_all_shows(study):
     directory = next(study.glob("momentum-b64-*"))
     within = Request(1.0, RuleName.EPOCH, 1000, max_steps=late.steps_per_epoch)
     write_result(directory, answer(late, read_run(directory).trajectory, within))
-    refresh_sweep(study)
+    LiveSweep(study)()
     variants = ("adam", "sgd", "momentum")
     refreshed = {variant: shown(study, variant, "SFO") for variant in variants}
     write_sweep_events(study, curves_of(study), {})
@@ -209,11 +207,11 @@ def test_a_refresh_shows_what_writing_all_shows(study):
 
 
 def test_a_refresh_adds_what_has_finished_since(study):
-    refresh_sweep(study)
+    LiveSweep(study)()
     assert set(shown(study, "adam", "steps")) == {2, 3, 4, 5}
     result = make_run(study, "adam", 64, 9)
     make_run(study, "momentum", 64, 9)
-    refresh_sweep(study)
+    LiveSweep(study)()
     assert shown(study, "adam", "steps")[6] == result.steps
     assert set(shown(study, "momentum", "steps")) == {6}
     assert files_of(study) == [".", "adam", "momentum", "sgd"]
@@ -222,40 +220,50 @@ def test_a_refresh_adds_what_has_finished_since(study):
 def test_a_refresh_reads_only_the_losses_that_it_needs(study, monkeypatch):
     read = []
     monkeypatch.setattr(live_sweep, "read_run", lambda path: read.append(path) or read_run(path))
-    refresh_sweep(study)
+    LiveSweep(study)()
     assert read == []
     directory = next(study.glob("sgd-b32-*"))
     write_result(directory, replace(read_run(directory).result, threshold=0.5))
-    refresh_sweep(study)
+    LiveSweep(study)()
     assert read == [directory]
 
 
 def test_a_refresh_leaves_out_what_cannot_be_read(study):
     (next(study.glob("adam-b8-*")) / results.RESULT).write_text("{")
     (next(study.glob("adam-b16-*")) / results.RESULT).unlink()
-    refresh_sweep(study)
+    LiveSweep(study)()
     assert set(shown(study, "adam", "steps")) == {2, 5}
 
 
 def test_a_refresh_of_a_study_without_results_writes_nothing(tmp_path):
     (tmp_path / "study" / "run").mkdir(parents=True)
     (tmp_path / "study" / "run" / results.CONFIG).write_text("")
-    refresh_sweep(tmp_path / "study")
+    LiveSweep(tmp_path / "study")()
     assert not (tmp_path / "study" / SWEEP).exists()
 
 
-def test_figures_are_drawn_anew_after_a_while(study):
-    refresh_sweep(study)
-    layout, first = page(study)
-    assert list(first) == ["Figures/01 sfo", "Figures/02 steps"] and len(layout.category) == 3
-    make_run(study, "adam", 64, 9)
-    refresh_sweep(study)
-    assert page(study)[1] == first
-    (path,) = (study / SWEEP).glob("*.page")
-    long_ago = time.time() - live_sweep.SECONDS_BETWEEN_FIGURES
-    os.utime(path, (long_ago, long_ago))
-    refresh_sweep(study)
-    assert page(study)[1] != first
+def test_figures_are_drawn_beside_a_sweep_that_lasts(study, monkeypatch):
+    monkeypatch.setattr(live_sweep, "SECONDS_BETWEEN_FIGURES", 0)
+    live = LiveSweep(study)
+    live()
+    assert live._drawing.wait() == 0
+    layout, pictures = page(study)
+    assert list(pictures) == ["Figures/01 sfo", "Figures/02 steps"] and len(layout.category) == 3
+    live()
+    live.close()
+    assert live._drawing.returncode is not None
+    write_sweep_events(study, curves_of(study), {})  # nobody holds the lock
+
+
+def test_a_short_sweep_has_the_layout_but_draws_nothing(study):
+    live = LiveSweep(study)
+    live()
+    layout, pictures = page(study)
+    assert len(layout.category) == 3 and pictures == {} and live._drawing is None
+    live.close()
+    draw_sweep(study)
+    LiveSweep(study)()
+    assert len(page(study)[1]) == 2  # stay as they are
 
 
 def test_tensorboards_python_loader_follows_live(study):

@@ -17,7 +17,7 @@ import pytest
 from selenium.webdriver import ActionChains
 from selenium.webdriver.remote.webdriver import WebDriver
 
-from cbs_lightning.live_sweep import refresh_sweep
+from cbs_lightning.live_sweep import LiveSweep, draw_sweep
 from cbs_lightning.results import Result, Status, read_study
 from tests.browser import chromium, console_errors, requests_elsewhere
 from tests.studies import log_run, make_run, make_study
@@ -104,7 +104,7 @@ def board(tmp_path: Path) -> Iterator[Board]:
     make_study(outputs / "digits")
     for run in read_study(outputs / "digits")[0]:
         log_run(run)
-    refresh_sweep(outputs / "digits")
+    draw_sweep(outputs / "digits")
     command = [str(Path(sys.executable).with_name("tensorboard")), "--logdir", str(outputs)]
     options = ["--port", "0", "--reload_interval", "1", "--reload_multifile", "true"]
     with (
@@ -202,12 +202,12 @@ def see_the_curves_follow_live(board: Board) -> None:
     assert set(board.points(adam, f"{GROUP}/steps")) == {2, 3, 4, 5}
     make_run(board.study, "adam", 4, 9, seed=1, reached=False)
     new = make_run(board.study, "adam", 64, 9)
-    refresh_sweep(board.study)
+    LiveSweep(board.study)()
     wait_until(lambda: 6 in board.points(adam, f"{GROUP}/steps"))
     points = board.points(adam, f"{GROUP}/steps")
     assert set(points) == {3, 4, 5, 6} and points[6] == new.steps
     make_run(board.study, "adam", 48, 9)  # no power of two
-    refresh_sweep(board.study)
+    LiveSweep(board.study)()
     wait_until(lambda: not board.points(adam, f"{GROUP}/steps"))
     tag, ends = "Against 100 log2 batch size/steps", {300, 400, 500, 558, 600}
     wait_until(lambda: set(board.points(f"{adam},100log2b", tag)) == ends)

@@ -135,9 +135,10 @@ def _draw_curve(axes: Axes, curve: Curve, quantity: Quantity, marker: str, color
     if chosen is None or (lowest := value(chosen)) is None:
         return
     if quantity.per_step is not None and chosen.sfo is not None:
-        sizes = np.array([point.batch_size for point in curve.points], float)
+        asked = np.array([point.batch_size for point in curve.points], float)
+        sizes = np.minimum(asked, curve.data_size)
         scaling = chosen.sfo / sizes * quantity.per_step(sizes)
-        axes.plot(sizes, scaling, color=color, lw=0.8, ls=DASHED, alpha=0.8, zorder=1)
+        axes.plot(asked, scaling, color=color, lw=0.8, ls=DASHED, alpha=0.8, zorder=1)
     axes.plot(
         chosen.batch_size,
         lowest,
@@ -170,14 +171,16 @@ def _draw_seeds(
 def _draw_fit(axes: Axes, curve: Curve, per_step: Callable[[Floats], Floats], color: str) -> bool:
     """The best form's curve with its band, and b* with its interval; False where there is none."""
     comparison = curve.comparison
-    best = comparison.best
-    sizes = [point.effective_batch_size for point in curve.points if point.reached]
-    grid = np.geomspace(min(sizes), max(sizes), 200)
-    if (band := best.band(grid, LEVEL)) is None:
+    best = comparison.shown
+    if best is None:
         return False
-    axes.plot(grid, best.steps(grid) * per_step(grid), color=color, lw=1.0, zorder=2.5)
-    low, high = (np.minimum(edge, 1e300) * per_step(grid) for edge in band)
-    axes.fill_between(grid, low, high, color=color, alpha=0.15, lw=0, zorder=1.5)
+    asked = [point.batch_size for point in curve.points if point.reached]
+    grid = np.geomspace(min(asked), max(asked), 200)
+    sizes = np.minimum(grid, curve.data_size)  # as they were: at most the whole data set
+    axes.plot(grid, best.steps(sizes) * per_step(sizes), color=color, lw=1.0, zorder=2.5)
+    if (band := best.band(sizes, LEVEL)) is not None:
+        low, high = (np.minimum(edge, 1e300) * per_step(sizes) for edge in band)
+        axes.fill_between(grid, low, high, color=color, alpha=0.15, lw=0, zorder=1.5)
     critical, interval = comparison.critical_batch, best.interval(LEVEL)
     if critical is not None and interval is not None:
         height = best.steps(critical) * per_step(np.array(critical))
@@ -256,7 +259,7 @@ def _keys(study_curves: list[Curve], quantity: Quantity) -> list[Line2D | Patch]
         handles.append(key(quantity.chosen_label, ls="none", marker="*", ms=8))
     if fitted and any(curve.best for curve in study_curves):
         handles.append(key("perfect scaling", lw=0.8, ls=DASHED))
-    if fitted and any(curve.comparison.best.band(1.0) for curve in study_curves):
+    if fitted and any(curve.comparison.shown for curve in study_curves):
         handles.append(Patch(facecolor=GRAY, alpha=0.25, label=f"fit, {LEVEL:.0%} band"))
     if fitted and any(curve.comparison.critical_batch for curve in study_curves):
         handles.append(key(f"fitted b*, {LEVEL:.0%} interval", marker="D", ms=4.2, lw=2.6))

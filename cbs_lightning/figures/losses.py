@@ -23,6 +23,7 @@ from cbs_lightning.loss_curves import LossCurve
 from cbs_lightning.wording import count_of
 
 MOST_KEYS = 16
+MOST_ABOVE = 1e4  # times the threshold: a spike would leave no room for anything else
 
 
 def draw_losses(study: str, curves: list[LossCurve]) -> Figure:
@@ -50,7 +51,9 @@ def draw_losses(study: str, curves: list[LossCurve]) -> Figure:
         axes.set_xscale("log")
         axes.set_xlim(spent.min() / 1.2, spent.max() * 1.2)
         set_round_ticks(axes.xaxis, *axes.get_xlim())
-        set_plain_log(axes, min(first.threshold, losses.min()), losses.max())
+        positive = losses[losses > 0]  # a loss of 0 has no place on this axis
+        low, high = positive.min(initial=first.threshold), positive.max(initial=first.threshold)
+        set_plain_log(axes, float(low), float(min(high, MOST_ABOVE * first.threshold)))
         axes.set_xlabel("SFO: steps so far times b")
         axes.set_ylabel(f"Training loss, rule {first.rule}")
         seeds = count_of(len({curve.result.seed for curve in curves}), "seed")

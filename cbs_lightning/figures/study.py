@@ -15,20 +15,20 @@ from cbs_lightning.figures.losses import draw_losses
 from cbs_lightning.figures.style import write_figure
 from cbs_lightning.figures.tradeoff import draw_tradeoff
 from cbs_lightning.hyperparameters import by_optimizer
+from cbs_lightning.locks import held
 from cbs_lightning.loss_curves import LossCurve, loss_curve
 from cbs_lightning.paper import paper_cells
 from cbs_lightning.recommendation_file import write_recommendations
 from cbs_lightning.results import readable
+from cbs_lightning.storage import write_atomically
 from cbs_lightning.study import Study, read
 from cbs_lightning.summary import write_summary
 from cbs_lightning.sweep_events import write_sweep_events
 from cbs_lightning.tables import table_rows, write_tables
 
 FIGURES = "figures"
-CONTACT_SHEET = "contact_sheet"
-LOSSES, HYPERPARAMETERS = "losses_", "hyperparameters_"
-# Those that a study may have; what it no longer has is removed.
-NAMES = (*QUANTITIES, "tradeoff", "critical_batch", "paper", CONTACT_SHEET)
+CONTACT_SHEET = "contact_sheet.png"
+WRITTEN = ".written"  # the names of the files, so that stale ones are known
 LONGEST_NAME = 80  # characters of a file's
 
 
@@ -40,11 +40,12 @@ def write_study(directory: Path) -> list[str]:
 
 def write_files(study: Study) -> list[str]:
     """Write all that is made of a study; return the lines that tell where."""
-    summary = write_summary(study.directory, study.rows)
-    tables = write_tables(study.directory / "tables", study.name, study.curves)
-    answer_file = write_recommendations(study.directory, study.recommendations, study.across)
-    pictures = write_figures(study)
-    images = {path.stem: path.read_bytes() for path in pictures[1:] if path.suffix == ".png"}
+    with held(study.directory):
+        summary = write_summary(study.directory, study.rows)
+        tables = write_tables(study.directory / "tables", study.name, study.curves)
+        answer_file = write_recommendations(study.directory, study.recommendations, study.across)
+        pictures = write_figures(study)
+        images = {path.stem: path.read_bytes() for path in pictures[1:] if path.suffix == ".png"}
     write_sweep_events(study.directory, study.curves, images)
     return [
         f"  Figures: {' '.join(map(str, pictures[:1]))}, and each as PNG and PDF beside it",
@@ -61,13 +62,20 @@ def write_figures(study: Study) -> list[Path]:
     for name, figure in drawn(study):
         pictures += write_figure(figure, directory / name)
     if images := [path for path in pictures if path.suffix == ".png"]:
-        sheet = write_contact_sheet(images, directory / f"{CONTACT_SHEET}.png")
+        sheet = write_contact_sheet(images, directory / CONTACT_SHEET)
         pictures = [sheet, *pictures]
-    for path in directory.glob("*.p[nd][gf]"):
-        ours = path.stem in NAMES or path.stem.startswith((LOSSES, HYPERPARAMETERS))
-        if ours and path not in pictures:
-            path.unlink()
+    _remove_others(directory / WRITTEN, pictures)
     return pictures
+
+
+def _remove_others(manifest: Path, pictures: list[Path]) -> None:
+    """Of the files that were written the last time, those that were not written now."""
+    before = manifest.read_text().splitlines() if manifest.exists() else []
+    names = [path.name for path in pictures]
+    for name in set(before) - set(names):
+        (manifest.parent / name).unlink(missing_ok=True)
+    manifest.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(manifest, "".join(f"{name}\n" for name in names).encode())
 
 
 def drawn(study: Study) -> Iterator[tuple[str, Figure]]:
@@ -87,16 +95,16 @@ def drawn(study: Study) -> Iterator[tuple[str, Figure]]:
         yield "paper", draw_beside_paper(study.name, table_rows(study.name, study.curves))
     for variant, group in loss_curves(study).items():
         if len({curve.result.batch_size for curve in group}) > 1:
-            yield _file_name(LOSSES + variant), draw_losses(study.name, group)
+            yield _file_name(f"losses_{variant}"), draw_losses(study.name, group)
     for optimizer, panels in by_optimizer(study.panels).items():
-        yield f"{HYPERPARAMETERS}{optimizer}", draw_by_hyperparameter(study.name, panels)
+        yield f"hyperparameters_{optimizer}", draw_by_hyperparameter(study.name, panels)
 
 
 def loss_curves(study: Study) -> dict[str, list[LossCurve]]:
     """By variant; of runs that have a reading at all."""
     found: dict[str, list[LossCurve]] = {}
     for run, result in zip(study.runs, study.answers, strict=True):
-        curve = loss_curve(run, result, study.request)
+        curve = loss_curve(run, result)
         if len(curve.steps):
             found.setdefault(result.variant, []).append(curve)
     return found

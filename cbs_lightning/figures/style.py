@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from io import BytesIO
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from cbs_lightning.colors import marks_of
 from cbs_lightning.storage import write_atomically
 
 GRAY = "#555555"
-MARKERS = "osD^vPhX"
+MARKERS = "os^vPhX<"  # a star is the least SFO, a diamond the fitted b*
 DASHED = (0, (4, 3))
 HOLLOW: dict[str, Any] = {"markerfacecolor": "white", "markersize": 5, "markeredgewidth": 1.1}
 STYLE: dict[Any, Any] = {
@@ -49,7 +49,9 @@ UNREACHED_ROW = 0.045  # of the axes' height, at their top
 
 
 def shortened(name: str, longest: int = LONGEST_NAME) -> str:
-    return name if len(name) <= longest else f"{name[: longest - 3]}..."
+    """As plain text: matplotlib takes what is between two dollars for mathematics."""
+    short = name if len(name) <= longest else f"{name[: longest - 3]}..."
+    return short.replace("$", r"\$")
 
 
 def key(label: str, **look: Any) -> Line2D:
@@ -74,11 +76,7 @@ def add_legend(figure: Figure, *groups: tuple[Sequence[Line2D | Patch], int]) ->
 
 def markers_of(variants: Iterable[tuple[str, str]]) -> dict[str, str]:
     """By variant, given pairs of variant and optimizer: those of one optimizer share its colour."""
-    numbers: dict[str, count[int]] = {}
-    return {
-        variant: MARKERS[next(numbers.setdefault(optimizer, count())) % len(MARKERS)]
-        for variant, optimizer in variants
-    }
+    return {name: MARKERS[mark % len(MARKERS)] for name, mark in marks_of(variants).items()}
 
 
 def set_octaves(axis: mpl.axis.Axis, low: float, high: float, margin: float) -> None:

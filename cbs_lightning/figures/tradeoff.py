@@ -63,7 +63,7 @@ def draw_tradeoff(study: str, curves: list[Curve], found: list[Recommendation]) 
             key(shortened(c.variant), color=colors[c.optimizer], marker=markers[c.variant], ms=3.4)
             for c in curves
         ]
-        if any(_has_fit(curve) for curve in curves):
+        if any(curve.comparison.shown for curve in curves):
             handles.append(key("fitted", lw=1.0))
         marks = [key(label, ls="none", mfc="none", **look) for label, look in MARKS.values()]
         add_legend(figure, (handles, 4), (marks[::-1], 4))
@@ -76,19 +76,18 @@ def _draw_curve(
     points = [p for p in curve.points if p.all_reached and p.sfo and getattr(p, name)]
     if not points:
         return
-    fitted = name == "steps" and _has_fit(curve)
-    if fitted:
+    fitted = curve.comparison.shown if name == "steps" else None
+    if fitted is not None:
         sizes = [point.effective_batch_size for point in points]
         grid = np.geomspace(min(sizes), max(sizes), 200)
-        best = curve.comparison.best
-        axes.plot(best.sfo(grid), best.steps(grid), color=color, lw=1.0)
+        axes.plot(fitted.sfo(grid), fitted.steps(grid), color=color, lw=1.0)
     axes.plot(
         [point.sfo or 0.0 for point in points],
         [getattr(point, name) for point in points],
         color=color,
         marker=marker,
         ms=3.4,
-        ls="none" if fitted else ":",
+        ls="none" if fitted is not None else ":",
         lw=0.9,
     )
     for point in points[:: max(1, len(points) // 8)]:
@@ -103,7 +102,3 @@ def _name_size(axes: Axes, point: Point, name: str, color: str) -> None:
     place = (point.sfo or 0.0, getattr(point, name))
     offset: dict[str, Any] = {"xytext": (4, 3), "textcoords": "offset points"}
     axes.annotate(str(point.batch_size), place, fontsize=5.5, color=color, **offset)
-
-
-def _has_fit(curve: Curve) -> bool:
-    return curve.comparison.best.band(1.0) is not None

@@ -4,35 +4,41 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from cbs_lightning.colors import colors_of
+from cbs_lightning.colors import colors_of, marks_of
 from cbs_lightning.curves import Curve, curves
 from cbs_lightning.fit import Fit
-from cbs_lightning.loss_curves import loss_curve
+from cbs_lightning.loss_curves import LossCurve, loss_curve
 from cbs_lightning.recommend import LEVEL, recommend
-from cbs_lightning.results import Result
+from cbs_lightning.results import Result, Run, answer
 from cbs_lightning.study import Study
 from cbs_lightning.tables import table_rows
+from cbs_lightning.trajectory import RuleName
 
 DRAWN_AT = 60  # batch sizes of a fitted curve
+HIGHEST = 1e18  # of a band that has no upper end: far outside of any plot
 ANSWER = ("status", "steps", "sfo", "loss", "accuracy", "seconds")  # of a run, in this order
 
 
 def content(study: Study) -> dict[str, Any]:
     """The study's own threshold and rule come as `asked`; every other one of `summary.csv` too."""
-    variants = sorted({run.result.variant: run.result.optimizer for run in study.runs}.items())
-    colors = colors_of(optimizer for _, optimizer in variants)
+    optimizers = dict(sorted((run.result.variant, run.result.optimizer) for run in study.runs))
+    colors = colors_of(optimizers.values())
+    marks = marks_of(optimizers.items())
     return {
         "study": study.name,
         "asked": _choice(study.request.rule, study.request.threshold),
         "level": LEVEL,
-        "variants": [{"name": name, "color": colors[optimizer]} for name, optimizer in variants],
-        "runs": [
-            _run(study, number, [name for name, _ in variants]) for number in range(len(study.runs))
+        "data_size": max(run.result.data_size for run in study.runs),
+        "variants": [
+            {"name": variant, "color": colors[optimizer], "mark": marks[variant]}
+            for variant, optimizer in optimizers.items()
         ],
+        "runs": [_run(study, run, list(optimizers)) for run in study.runs],
         "answer_keys": ANSWER,
         "choices": _choices(study),
         "paper": _paper(study),
@@ -45,9 +51,9 @@ def _choice(rule: str, threshold: float) -> dict[str, Any]:
     return {"rule": str(rule), "threshold": threshold}
 
 
-def _run(study: Study, number: int, variants: list[str]) -> dict[str, Any]:
-    run, answer = study.runs[number], study.answers[number]
-    result, drawn = run.result, loss_curve(run, answer, study.request)
+def _run(study: Study, run: Run, variants: list[str]) -> dict[str, Any]:
+    result = run.result
+    request = study.request
     return {
         "directory": run.directory.name,
         "variant": variants.index(result.variant),
@@ -60,9 +66,17 @@ def _run(study: Study, number: int, variants: list[str]) -> dict[str, Any]:
         "seconds_per_step": _rounded(result.seconds_per_step),
         "test_accuracy": _rounded(result.test_accuracy),
         "device": result.device,
-        "at": drawn.steps.tolist(),
-        "loss_at": [_rounded(float(loss)) for loss in drawn.loss],
+        "losses": {
+            rule: _losses(
+                loss_curve(run, answer(result, run.trajectory, replace(request, rule=rule)))
+            )
+            for rule in RuleName
+        },
     }
+
+
+def _losses(curve: LossCurve) -> dict[str, Any]:
+    return {"at": curve.steps.tolist(), "loss": [_rounded(float(loss)) for loss in curve.loss]}
 
 
 def _choices(study: Study) -> list[dict[str, Any]]:
@@ -94,6 +108,7 @@ def _says(curve: Curve) -> dict[str, Any]:
         "least": found.least_sfo.batch_size if found.least_sfo else None,
         "fastest": found.fastest.batch_size if found.fastest else None,
         "critical_batch": _rounded(found.critical_batch),
+        "shown": curve.comparison.shown is not None,
         "forms": [
             {
                 "model": form.model,
@@ -110,13 +125,15 @@ def _says(curve: Curve) -> dict[str, Any]:
 
 
 def _drawn(curve: Curve, fitted: Fit) -> dict[str, Any]:
-    sizes = [point.effective_batch_size for point in curve.points if point.reached]
-    if not sizes or math.isnan(fitted.A):
+    asked = [point.batch_size for point in curve.points if point.reached]
+    if len(set(asked)) < 2 or math.isnan(fitted.A):
         return {}
-    grid = np.geomspace(min(sizes), max(sizes), DRAWN_AT if len(set(sizes)) > 1 else 1)
-    best = fitted is curve.comparison.best
-    low, high = (best and fitted.band(grid, LEVEL)) or (None, None)
-    values = {"b": grid, "steps": fitted.steps(grid), "low": low, "high": high}
+    grid = np.geomspace(min(asked), max(asked), DRAWN_AT)
+    sizes = np.minimum(grid, curve.data_size)
+    low, high = None, None
+    if fitted is curve.comparison.shown and (band := fitted.band(sizes, LEVEL)) is not None:
+        low, high = (np.minimum(edge, HIGHEST) for edge in band)
+    values = {"b": grid, "steps": fitted.steps(sizes), "low": low, "high": high}
     return {
         name: [_rounded(float(value)) for value in np.atleast_1d(found)]
         for name, found in values.items()

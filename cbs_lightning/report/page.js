@@ -5,7 +5,7 @@ const PLOTS = {
   "plot-sfo": { title: "SFO complexity K·b against batch size", draw: (w, p) => againstBatchSize("sfo", w, p) },
   "plot-steps": { title: "Steps K against batch size", draw: (w, p) => againstBatchSize("steps", w, p) },
   "plot-seconds": { title: "Seconds of training against batch size", draw: (w, p) => againstBatchSize("seconds", w, p) },
-  "plot-loss": { title: "Loss", draw: losses, tools: lossTools },
+  "plot-loss": { title: () => `Loss by rule ${state.rule}`, draw: losses, tools: lossTools },
 };
 
 function showPlot(id) {
@@ -15,22 +15,22 @@ function showPlot(id) {
   const width = figure.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
   const pointed = state.pointed.get(id);
   const made = draw(Math.max(240, width), pointed);
-  const output = element("output", { ariaLive: "polite" });
-  if (made && pointed !== undefined) {
-    const run = made.runs[((pointed % made.runs.length) + made.runs.length) % made.runs.length];
-    output.textContent = describe(run).replaceAll("\n", "; ");
-  }
+  // The same element every time, so that a screen reader hears it change.
+  const output = figure.querySelector("output") ?? element("output", { ariaLive: "polite" });
+  const run = made && pointed !== undefined ? made.runs[pointed % made.runs.length] : null;
+  output.textContent = run ? describe(run).replaceAll("\n", "; ") : "";
   figure.dataset.marks = made ? made.runs.length : 0;
-  figure.replaceChildren(
+  [...figure.children].filter((child) => child !== output).forEach((child) => child.remove());
+  figure.prepend(
     ...(tools ? [tools()] : []),
-    element("h3", { textContent: title }),
+    element("h3", { textContent: typeof title === "function" ? title() : title }),
     made ? made.plot : element("p", { className: "none", textContent: "Nothing to show for this choice." }),
-    output,
   );
+  if (!output.isConnected) figure.append(output);
 }
 
 function lossTools() {
-  const variant = options(study.variants.map((v, i) => [i, v.name]), state.lossVariant, (value) => {
+  const variant = options(study.variants.map((v, i) => [i, v.name]), lossVariant(), (value) => {
     state.lossVariant = Number(value);
   });
   variant.id = "loss-variant";
@@ -72,7 +72,7 @@ function showAnswers() {
 function showLegend() {
   const buttons = study.variants.map((variant, i) => {
     const button = element("button", { type: "button", ariaPressed: String(!state.hidden.has(i)) },
-      element("span", { textContent: variant.name }));
+      legendSymbol(i), element("span", { textContent: variant.name }));
     button.style.setProperty("--color", color(i));
     button.addEventListener("click", () => {
       if (!state.hidden.delete(i)) state.hidden.add(i);
@@ -83,6 +83,15 @@ function showLegend() {
     return button;
   });
   document.getElementById("legend").replaceChildren(...buttons);
+}
+
+/** As the variant's points are drawn. */
+function legendSymbol(variant) {
+  const name = symbol(variant);
+  const kind = d3[`symbol${name[0].toUpperCase()}${name.slice(1)}`];
+  const svg = d3.create("svg").attr("viewBox", "-8 -8 16 16").attr("aria-hidden", "true");
+  svg.append("path").attr("d", d3.symbol(kind, 90)());
+  return svg.node();
 }
 
 function showControls() {

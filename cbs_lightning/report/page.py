@@ -6,6 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
+from cbs_lightning.locks import held
 from cbs_lightning.report.content import content
 from cbs_lightning.storage import write_atomically
 from cbs_lightning.study import Study, read
@@ -24,7 +25,9 @@ def write_report(directory: Path) -> list[str]:
 
 def write_page(study: Study) -> Path:
     path = study.directory / REPORT
-    write_atomically(path, page(study).encode())
+    content_now = page(study).encode()
+    with held(study.directory):
+        write_atomically(path, content_now)
     return path
 
 
@@ -39,7 +42,7 @@ def page(study: Study) -> str:
         style=_part("page.css"),
         libraries="\n".join(_part(name) for name in LIBRARIES),
         script="\n".join(_part(name) for name in SCRIPTS),
-        content=values.replace("</", "<\\/"),
+        content=values.replace("<", "\\u003c"),  # else it could end, or hide the end of, a script
     )
 
 

@@ -1,10 +1,12 @@
 "use strict";
 // Plots of the chosen answers. Everything is drawn anew when a choice or the width changes.
 
-const SYMBOLS = ["circle", "square", "diamond", "triangle", "triangle2", "plus", "hexagon", "times"];
+const symbol = (variant) => SYMBOLS[study.variants[variant].mark % SYMBOLS.length];
 const DASHES = { nested: null, iiduka: "6 3", mccandlish: "2 3" };
+/** A batch is at most the whole data set. */
+const whole = (b) => Math.min(b, study.data_size);
 const QUANTITIES = {
-  sfo: { title: "SFO complexity K·b", perStep: (b) => b, mark: "least" },
+  sfo: { title: "SFO complexity K·b", perStep: (b) => whole(b), mark: "least" },
   steps: { title: "Steps K", perStep: () => 1, mark: "least" },
   seconds: { title: "Seconds of training", perStep: null, mark: "fastest" },
 };
@@ -51,20 +53,20 @@ function againstBatchSize(key, width, pointed) {
     const paint = color(variant);
     if (perStep) marks.push(...fitted(says, perStep, paint));
     const own = points(runs, key).filter((p) => p.variant === variant);
-    const joined = !perStep || !says.forms[0]?.b;
+    const joined = !perStep || !says.shown;
     if (joined) marks.push(Plot.line(own, { x: "batch_size", y: "value", stroke: paint, strokeWidth: 1.5 }));
     marks.push(
       Plot.link(own.filter((p) => p.high > p.low), { x: "batch_size", y1: "low", y2: "high", stroke: paint }),
       Plot.dot(own, {
-        x: "batch_size", y: "value", r: 4.5, symbol: SYMBOLS[variant % SYMBOLS.length],
+        x: "batch_size", y: "value", r: 4.5, symbol: symbol(variant),
         stroke: paint, fill: (p) => (p.sliced ? "var(--paper)" : paint), strokeWidth: 1.5,
       }),
     );
     const best = own.filter((p) => p.batch_size === says[mark]);
     marks.push(Plot.dot(best, { x: "batch_size", y: "value", r: 9, symbol: "star", fill: paint, stroke: "var(--paper)" }));
     if (perStep && best.length && says.least) {
-      const sfo = best[0].value * (says.least / perStep(says.least));
-      const line = d3.extent(own, (p) => p.batch_size).map((b) => ({ b, y: (sfo / b) * perStep(b) }));
+      const sfo = best[0].value * (whole(says.least) / perStep(says.least));
+      const line = own.map((p) => p.batch_size).sort(d3.ascending).map((b) => ({ b, y: (sfo / whole(b)) * perStep(b) }));
       marks.push(Plot.line(line, { x: "b", y: "y", stroke: paint, strokeDasharray: "5 4", strokeOpacity: 0.8, clip: true }));
     }
   }
@@ -109,7 +111,7 @@ const padded = ([low, high]) => [low / 1.25, high * 1.25];
 /** The best form's curve with its band and b*, or all forms. */
 function fitted(says, perStep, paint) {
   const marks = [];
-  const forms = state.allForms ? says.forms : says.forms.slice(0, 1);
+  const forms = state.allForms ? says.forms : says.forms.slice(0, says.shown ? 1 : 0);
   for (const form of forms) {
     if (!form.b || form.b.length < 2) continue;
     const line = form.b.map((b, i) => ({
@@ -141,30 +143,31 @@ function fitted(says, perStep, paint) {
 
 /** The losses of one variant's runs; the larger the batch, the stronger the colour. */
 function losses(width, pointed) {
-  const runs = answered().filter((run) => run.variant === state.lossVariant && run.at.length);
+  const runs = answered().filter((run) => run.variant === lossVariant() && run.losses[state.rule].at.length);
   if (!runs.length) return null;
   const sizes = [...new Set(runs.map((run) => run.batch_size))].sort(d3.ascending);
-  const paint = color(state.lossVariant);
+  const paint = color(lossVariant());
   const shade = (run) => {
     const share = sizes.length > 1 ? sizes.indexOf(run.batch_size) / (sizes.length - 1) : 1;
     return `color-mix(in oklab, ${paint} ${Math.round(25 + 75 * share)}%, var(--paper))`;
   };
   const per = { sfo: (run) => run.effective_batch_size, steps: () => 1, seconds: (run) => run.seconds_per_step ?? 0 };
-  const drawn = runs.flatMap((run) =>
-    run.at.map((step, i) => ({ ...run, at: null, x: step * per[state.lossBy](run), y: run.loss_at[i], stroke: shade(run) })),
-  ).filter((p) => p.x > 0 && p.y > 0);
+  const drawn = runs.flatMap((run) => {
+    const { at, loss } = run.losses[state.rule];
+    return at.map((step, i) => ({ ...run, losses: null, x: step * per[state.lossBy](run), y: loss[i], stroke: shade(run) }));
+  }).filter((p) => p.x > 0 && p.y > 0);
   if (!drawn.length) return null;
   const names = { sfo: "SFO so far", steps: "Steps so far", seconds: "Seconds so far" };
   const at = pointed === undefined ? null : runs[pointed % runs.length];
   const plot = Plot.plot({
     ...common(width, `Loss against ${names[state.lossBy]}`),
     x: { type: "log", label: names[state.lossBy], ticks: 5, tickFormat: "~s", grid: true, tickSize: 0 },
-    y: { type: "log", label: null, ticks: 5, tickFormat: "~g", grid: true, tickSize: 0 },
+    y: { type: "log", label: null, ticks: 5, tickFormat: "~g", grid: true, tickSize: 0, domain: lossDomain(drawn) },
     color: { type: "identity" },
     marks: [
       Plot.ruleY([state.threshold], { stroke: "var(--faint)", strokeDasharray: "4 4" }),
       Plot.line(drawn, {
-        x: "x", y: "y", z: "directory", stroke: "stroke",
+        x: "x", y: "y", z: "directory", stroke: "stroke", clip: true,
         strokeWidth: (p) => (at && p.directory === at.directory ? 4 : 1.4), className: "losses",
       }),
       Plot.tip(drawn, Plot.pointer({
@@ -174,4 +177,18 @@ function losses(width, pointed) {
     ],
   });
   return { plot, runs };
+}
+
+/** The optimizer whose losses are shown: the chosen one, or the first that is not hidden. */
+function lossVariant() {
+  if (!state.hidden.has(state.lossVariant)) return state.lossVariant;
+  const visible = study.variants.findIndex((_, i) => !state.hidden.has(i));
+  return visible < 0 ? state.lossVariant : visible;
+}
+
+/** A spike would leave no room for anything else. */
+function lossDomain(drawn) {
+  const low = Math.min(state.threshold, d3.min(drawn, (p) => p.y));
+  const high = Math.max(state.threshold, d3.max(drawn, (p) => p.y));
+  return [low / 1.1, Math.min(high, 1e4 * state.threshold) * 1.1];
 }

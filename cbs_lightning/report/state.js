@@ -13,6 +13,8 @@ const state = {
   filter: "",
   pointed: new Map(), // by plot: which of its marks the arrow keys are at
 };
+// Of the variants of one optimizer; a star is the least SFO, a diamond the fitted b*.
+const SYMBOLS = ["circle", "square", "triangle", "triangle2", "cross", "wye", "square2", "asterisk"];
 const MISSED = ["exhausted", "diverged", "abandoned"];
 
 // In the dark a colour is lightened, so that the same hue stays readable.

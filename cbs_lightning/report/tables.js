@@ -60,7 +60,7 @@ function showForms() {
     const variant = study.variants.findIndex((v) => v.name === says.variant);
     if (state.hidden.has(variant)) return [];
     const fits = says.forms.filter((form) => form.b);
-    return (fits.length ? says.forms : says.forms.slice(-1)).map((form, i) => ({ ...form, variant, name: says.variant, className: fits.length && !i ? "best" : "" }));
+    return (fits.length ? says.forms : says.forms.slice(-1)).map((form, i) => ({ ...form, variant, name: says.variant, className: says.shown && !i ? "best" : "" }));
   });
   fillTable(document.getElementById("forms"), [
     { title: "optimizer", show: (row) => named(row.variant, row.name) },
