@@ -93,8 +93,9 @@ def draw(
         for curve in study_curves:
             _draw_curve(axes, curve, quantity, markers[curve.variant], colors[curve.optimizer])
         missed = [curve for curve in study_curves if curve.unreached]
+        alike = len({curve.optimizer for curve in missed}) < len(missed)
         for row, curve in enumerate(missed):
-            _draw_unreached(axes, curve, row, colors[curve.optimizer])
+            _draw_unreached(axes, curve, row, colors[curve.optimizer], named=alike)
         if missed:
             draw_band(axes, UNREACHED_ROW * len(missed) + 0.01)
         first = study_curves[0] if study_curves else None
@@ -192,12 +193,16 @@ def _draw_fit(axes: Axes, curve: Curve, per_step: Callable[[Floats], Floats], co
     return True
 
 
-def _draw_unreached(axes: Axes, curve: Curve, row: int, color: str) -> None:
+def _draw_unreached(axes: Axes, curve: Curve, row: int, color: str, named: bool) -> None:
     """Batch sizes that did not reach the threshold, at the top edge: K is above the budget."""
     sizes = [point.batch_size for point in curve.unreached]
+    height = 1 - UNREACHED_ROW * (row + 0.6)
+    if named:
+        look: dict[str, Any] = {"fontsize": 5, "color": color, "transform": axes.transAxes}
+        axes.text(1.01, height, shortened(curve.variant, 24), va="center", **look)
     axes.plot(
         sizes,
-        [1 - UNREACHED_ROW * (row + 0.6)] * len(sizes),
+        [height] * len(sizes),
         ls="none",
         marker="x",
         markersize=4.2,
