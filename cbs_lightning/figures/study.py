@@ -49,7 +49,7 @@ def write_files(study: Study) -> list[str]:
     write_sweep_events(study.directory, study.curves, images)
     return [
         f"  Figures: {' '.join(map(str, pictures[:1]))}, and each as PNG and PDF beside it",
-        f"  Tables: {' '.join(map(str, tables))}",
+        f"  Tables: {tables[0].with_suffix('')}{', '.join(path.suffix for path in tables)}",
         f"  The answer for scripts: {answer_file}",
         f"  Every threshold and rule: {summary}",
     ]
