@@ -66,6 +66,23 @@ def test_the_answer_stands_on_top_also_without_scripts(full):
     assert [says["told"] for says in asked["says"]] == [r.told() for r in study.recommendations]
 
 
+def test_the_fitted_curve_has_the_band_of_the_fit(full):
+    study, _ = read(full)
+    (asked,) = [
+        choice
+        for choice in content((full / REPORT).read_text())["choices"]
+        if (choice["rule"], choice["threshold"]) == ("epoch", 1.0)
+    ]
+    for curve, says in zip(study.curves, asked["says"], strict=True):
+        best, shown = curve.comparison.best, says["forms"][0]
+        assert shown["model"] == best.model and says["shown"]
+        assert shown["steps"] == pytest.approx(best.steps(shown["b"]), rel=1e-3)
+        low, high = best.band(shown["b"])
+        assert shown["low"] == pytest.approx(low, rel=1e-3)
+        assert shown["high"] == pytest.approx(high, rel=1e-3)
+        assert not any("low" in form for form in says["forms"][1:])
+
+
 def test_it_needs_nothing_from_elsewhere(full):
     text = (full / REPORT).read_text()
     assert "default-src 'none'" in text

@@ -81,6 +81,7 @@ def test_plots_and_tables_are_drawn(opened, study):
     dots = opened.all("#plot-steps svg .run, #plot-steps svg [aria-label=dot] circle")
     reached = sum(run.steps is not None for run in study.answers)
     assert len(dots) >= reached
+    assert len(opened.all("#plot-steps svg [aria-label=area] path")) == 2  # the fits' bands
     assert opened.text("#answers strong")[0].startswith("adam: use b = 16")
     assert steps_by_run(opened) == expected_steps(study, "epoch", 1.0)
     links = opened.run("return [...document.querySelectorAll('#run-table a')].map((a) => a.href)")
