@@ -33,6 +33,9 @@ report: $(READY) ## one HTML page per study to browse and to send, under OUTPUT_
 	@$(BIN)/python -m cbs_lightning.report "$(OUTPUT_DIR)"
 
 tensorboard: $(READY) ## browse the runs under OUTPUT_DIR at http://localhost:PORT (default 6006)
+	@test -d "$(OUTPUT_DIR)" || { echo "error: OUTPUT_DIR=$(OUTPUT_DIR): no such directory"; exit 1; }
+	@$(BIN)/python -c 'import socket; socket.create_server(("localhost", $(PORT)))' 2>/dev/null || \
+	  { echo "error: PORT=$(PORT): taken, or not a port; another one, such as PORT=6007"; exit 1; }
 	@echo "Steps and SFO against batch size: http://localhost:$(PORT)/#scalars&regexInput=_sweep&_smoothingWeight=0"
 	@echo "The same, in groups:              http://localhost:$(PORT)/#custom_scalars&regexInput=_sweep&_smoothingWeight=0"
 	@echo "Figures:                          http://localhost:$(PORT)/#images&regexInput=_sweep"

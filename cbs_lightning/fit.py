@@ -356,15 +356,16 @@ class Comparison(Sequence[Fit]):
         edge = best.data.at_edge
         if not math.isfinite(best.aicc):
             runs = count_of(len(best.data.reached), "run")
-            why = f"{runs} that reached the threshold are too few to choose a form"
+            why = f"{runs} that reached the threshold: too few to choose a form"
         elif best.data.distinct < FEWEST_SIZES:
             why = f"{best.data.distinct} batch sizes that reached the threshold are too few"
         elif edge:
             why = f"K·b is least at the {edge} batch size that tells"
         elif best.critical_batch is None or best.reason:
-            why = f"{best.model} fits best, and {best.reason}"
+            why = f"{best.model} has the best AICc, and {best.reason}"
         elif (interval := best.interval()) is not None and interval[0] == 0:
-            why = f"{best.model} fits best, but its b* = {best.critical_batch:.3g} may as well be 0"
+            found = f"its b* = {best.critical_batch:.3g} may as well be 0"
+            why = f"{best.model} has the best AICc, but {found}"
         else:
             return ""
         return f"no interior minimum is supported by these data: {why}"

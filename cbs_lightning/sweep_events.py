@@ -121,7 +121,7 @@ def _write_page(directory: Path, pictures: Mapping[str, bytes]) -> None:
 def _layout() -> Summary:
     """A chart takes the tags that its regular expressions match."""
     sweep = [
-        _chart(f"{prefix}{name} against batch size", f"Against .*/{scale.format(name)}$")
+        _chart(f"{prefix}{name} against log2 b", f"Against .*/{scale.format(name)}$")
         for prefix, scale in (("log2 ", LOG2), ("", "{}"))
         for name in QUANTITIES
     ]

@@ -83,6 +83,23 @@ def test_the_fitted_curve_has_the_band_of_the_fit(full):
         assert not any("low" in form for form in says["forms"][1:])
 
 
+def test_a_threshold_that_some_runs_stopped_before_has_no_answer(tmp_path):
+    study = tmp_path / "soon"
+    make_run(study, "adam", 8, 3, falling=True)
+    for batch_size in (16, 32):
+        make_run(study, "adam", batch_size, 3)
+    make_run(study, "sgd", 8, 3, falling=True)
+    choices = content(page(read(study)[0]))["choices"]
+    (stricter,) = [c for c in choices if (c["rule"], c["threshold"]) == ("epoch", 0.5)]
+    adam, sgd = stricter["says"]
+    assert adam["told"] == [
+        "adam: 2 of 3 runs stopped before 0.5 could be told. Run again with stop.loss=0.5 to know."
+    ]
+    assert adam["least"] is None and adam["forms"] == []
+    assert sgd["told"][0].startswith("sgd: only b = 8 was run")
+    assert [answer[0] for answer in stricter["answers"]] == ["reached", None, None, "reached"]
+
+
 def test_it_needs_nothing_from_elsewhere(full):
     text = (full / REPORT).read_text()
     assert "default-src 'none'" in text

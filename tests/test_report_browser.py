@@ -190,7 +190,7 @@ def test_losses_by_optimizer_and_by_steps(opened):
 def test_losses_follow_the_rule_and_what_is_hidden(opened):
     before = opened.all("#plot-loss .losses")[0].get_attribute("outerHTML")
     Select(opened.all("#rule")[0]).select_by_value("window")
-    assert opened.text("#plot-loss h3") == ["Loss by rule window"]
+    assert opened.text("#plot-loss h3") == ["Loss by rule window, b = 4 (pale) to 128 (strong)"]
     assert opened.all("#plot-loss .losses")[0].get_attribute("outerHTML") != before
     opened.all("#legend button")[0].click()
     assert Select(opened.all("#loss-variant")[0]).first_selected_option.text == "sgd"

@@ -28,6 +28,7 @@ from cbs_lightning.figures.style import (
     markers_of,
     set_batch_sizes,
     set_octaves,
+    set_round_ticks,
     shortened,
 )
 from cbs_lightning.likelihood import Floats
@@ -236,7 +237,11 @@ def _set_values(axes: Axes, study_curves: list[Curve], quantity: Quantity) -> No
     top = high + span * (0.08 + 1.3 * UNREACHED_ROW * rows_of_unreached)
     axes.set_ylim(2**bottom, 2**top)
     band = UNREACHED_ROW * rows_of_unreached + 0.02 if rows_of_unreached else 0.0
-    set_octaves(axes.yaxis, bottom, top - band * (top - bottom), 0.0)
+    highest = top - band * (top - bottom)
+    if quantity.per_step is None:  # a time, which people say in plain numbers
+        set_round_ticks(axes.yaxis, 2**bottom, 2**highest)
+    else:
+        set_octaves(axes.yaxis, bottom, highest, 0.0)
 
 
 def _names(

@@ -117,7 +117,7 @@ def _keys(variants: list[AcrossThresholds], with_theory: bool) -> list[Line2D]:
     handles.append(key(label, marker="o", lw=0.9, **HOLLOW))
     if any(found.critical_batch for variant in variants for found in variant.at):
         label = f"fitted b*, {LEVEL:.0%} interval"
-        handles.append(key(label, marker="D", ms=3.8, ls="none"))
+        handles.append(key(label, marker="D", ms=3.8, lw=3.2))
     if any(_open(found.interval) for variant in variants for found in variant.at):
         handles.append(key("open: nothing was run beyond", marker="v", ms=4, lw=0.9))
     if with_theory:

@@ -69,8 +69,8 @@ def add_legend(figure: Figure, *groups: tuple[Sequence[Line2D | Patch], int]) ->
     figure.set_layout_engine("constrained", rect=(0, share, 1, 1 - share))
     top = share
     for (handles, columns), own in zip(groups, rows, strict=True):
-        place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0, top), "ncols": columns}
-        figure.legend(handles=handles, borderaxespad=0.0, labelspacing=0.4, **place)
+        place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0.02, top)}
+        figure.legend(handles=handles, ncols=columns, borderaxespad=0.0, labelspacing=0.4, **place)
         top -= LEGEND_ROW_HEIGHT * own / (height + room)
 
 
@@ -115,9 +115,10 @@ def set_plain_log(axes: Axes, low: float, high: float, band: float = 0.0) -> Non
 
 
 def set_round_ticks(axis: mpl.axis.Axis, low: float, high: float) -> None:
+    """As many as have room; a label takes up to an eighth of the axis."""
     for digits in ((1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
         ticks = [d * 10.0**e for e in range(-6, 12) for d in digits if low <= d * 10.0**e <= high]
-        if len(ticks) <= 6:
+        if len(ticks) < 2 or np.diff(np.log(ticks)).min() >= np.log(high / low) / 8:
             break
     axis.set_major_locator(FixedLocator(ticks[:: 1 + len(ticks) // 7]))
     axis.set_minor_locator(NullLocator())

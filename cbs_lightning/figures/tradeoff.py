@@ -21,10 +21,14 @@ from cbs_lightning.figures.style import (
     shortened,
 )
 from cbs_lightning.recommend import OVERHEAD, Recommendation
+from cbs_lightning.wording import count_of
 
 # The three batch sizes that are recommended, the largest mark first: they may be the same.
 MARKS: dict[str, tuple[str, dict[str, Any]]] = {
-    "largest_within_overhead": (f"largest within {OVERHEAD:.0%} of it", {"marker": "s", "ms": 9}),
+    "largest_within_overhead": (
+        f"largest b within {OVERHEAD:.0%} of the fewest",
+        {"marker": "s", "ms": 9},
+    ),
     "least_sfo": ("fewest gradients", {"marker": "*", "ms": 10}),
     "fastest": ("fastest of those run", {"marker": "^", "ms": 5}),
 }
@@ -58,7 +62,9 @@ def draw_tradeoff(study: str, curves: list[Curve], found: list[Recommendation]) 
                 set_plain_log(axes, min(times), max(times))
             axes.set_xlabel(f"Gradients: SFO K·b to loss ≤ {curves[0].threshold:g}")
             axes.set_ylabel(title)
-        figure.axes[0].set_title(f"{shortened(study)}: rule {curves[0].rule}", loc="left")
+        seeds = count_of(len({seed for curve in curves for seed in curve.seeds}), "seed")
+        title = f"{shortened(study)}: rule {curves[0].rule}, {seeds}"
+        figure.axes[0].set_title(title, loc="left")
         handles = [
             key(shortened(c.variant), color=colors[c.optimizer], marker=markers[c.variant], ms=3.4)
             for c in curves

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,6 +18,7 @@ from cbs_lightning.results import Result, Run, answer
 from cbs_lightning.study import Study
 from cbs_lightning.tables import table_rows
 from cbs_lightning.trajectory import RuleName
+from cbs_lightning.wording import count_of
 
 DRAWN_AT = 60  # batch sizes of a fitted curve
 HIGHEST = 1e18  # of a band that has no upper end: far outside of any plot
@@ -86,17 +87,28 @@ def _choices(study: Study) -> list[dict[str, Any]]:
         rows[str(row.rule), row.threshold].append(row)
     found = []
     for (rule, threshold), answers in rows.items():
-        together = curves(answers)
-        if (rule, threshold) == (str(study.request.rule), study.request.threshold):
-            answers, together = study.answers, study.curves
+        own = (rule, threshold) == (str(study.request.rule), study.request.threshold)
+        untold = [] if own else [run.variant for run in answers if run.status is None]
+        says = [_says(curve) for curve in curves(answers) if curve.variant not in untold]
+        for variant, missing in Counter(untold).items():
+            runs = sum(run.variant == variant for run in answers)
+            says.append(_cannot_say(variant, missing, runs, threshold))
         found.append(
             _choice(rule, threshold)
             | {
                 "answers": [[_plain(getattr(run, key)) for key in ANSWER] for run in answers],
-                "says": [_says(curve) for curve in together],
+                "says": sorted(says, key=lambda one: str(one["variant"])),
             }
         )
     return found
+
+
+def _cannot_say(variant: str, missing: int, runs: int, threshold: float) -> dict[str, Any]:
+    """Of a variant some of whose runs stopped too soon: the others alone would mislead."""
+    stopped = f"{missing} of {count_of(runs, 'run')} stopped before {threshold:g} could be told"
+    told = f"{variant}: {stopped}. Run again with stop.loss={threshold:g} to know."
+    nothing = dict.fromkeys(("least", "fastest", "critical_batch"))
+    return {"variant": variant, "told": [told], "shown": False, "forms": [], **nothing}
 
 
 def _says(curve: Curve) -> dict[str, Any]:
@@ -203,4 +215,4 @@ def _rounded(value: float | None) -> float | None:
     """To what can be seen; None also for what is not finite."""
     if value is None or not math.isfinite(value):
         return None
-    return float(f"{value:.5g}")
+    return float(f"{value:.7g}")

@@ -5,7 +5,7 @@ const PLOTS = {
   "plot-sfo": { title: "SFO complexity K·b against batch size", draw: (w, p) => againstBatchSize("sfo", w, p) },
   "plot-steps": { title: "Steps K against batch size", draw: (w, p) => againstBatchSize("steps", w, p) },
   "plot-seconds": { title: "Seconds of training against batch size", draw: (w, p) => againstBatchSize("seconds", w, p) },
-  "plot-loss": { title: () => `Loss by rule ${state.rule}`, draw: losses, tools: lossTools },
+  "plot-loss": { title: lossTitle, draw: losses, tools: lossTools },
 };
 
 function showPlot(id) {
@@ -27,6 +27,13 @@ function showPlot(id) {
     made ? made.plot : element("p", { className: "none", textContent: "Nothing to show for this choice." }),
   );
   if (!output.isConnected) figure.append(output);
+}
+
+function lossTitle() {
+  const sizes = study.runs.filter((run) => run.variant === lossVariant()).map((run) => run.batch_size);
+  const [least, most] = d3.extent(sizes);
+  const range = least === most ? `b = ${least}` : `b = ${least} (pale) to ${most} (strong)`;
+  return `Loss by rule ${state.rule}, ${range}`;
 }
 
 function lossTools() {

@@ -14,6 +14,10 @@ const QUANTITIES = {
 const superscript = (n) => [...String(n)].map((c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c])).join("");
 const powerOfTwo = (value) => `2${superscript(Math.round(Math.log2(value)))}`;
 
+/** Seconds are plain numbers, as people say them. */
+const ticks = (domain, perStep) =>
+  domain && !perStep ? { ticks: 6, tickFormat: "~g" } : { ticks: domain ? powers(domain, 9) : [], tickFormat: powerOfTwo };
+
 /** Powers of two within the domain, at most so many. */
 function powers([low, high], most) {
   const found = d3.range(Math.ceil(Math.log2(low)), Math.floor(Math.log2(high)) + 1);
@@ -66,7 +70,8 @@ function againstBatchSize(key, width, pointed) {
     marks.push(Plot.dot(best, { x: "batch_size", y: "value", r: 9, symbol: "star", fill: paint, stroke: "var(--paper)" }));
     if (perStep && best.length && says.least) {
       const sfo = best[0].value * (whole(says.least) / perStep(says.least));
-      const line = own.map((p) => p.batch_size).sort(d3.ascending).map((b) => ({ b, y: (sfo / whole(b)) * perStep(b) }));
+      const tried = [...new Set(runs.filter((run) => run.variant === variant).map((run) => run.batch_size))];
+      const line = tried.sort(d3.ascending).map((b) => ({ b, y: (sfo / whole(b)) * perStep(b) }));
       marks.push(Plot.line(line, { x: "b", y: "y", stroke: paint, strokeDasharray: "5 4", strokeOpacity: 0.8, clip: true }));
     }
   }
@@ -77,7 +82,7 @@ function againstBatchSize(key, width, pointed) {
   );
   rows.forEach((variant, row) => {
     const own = missed.filter((run) => run.variant === variant);
-    const place = { x: "batch_size", frameAnchor: "top", dy: above(row) };
+    const place = { x: "batch_size", frameAnchor: "top", dy: above(rows.length - 1 - row) };
     marks.push(
       Plot.dot(own, { ...place, symbol: "times", r: 4, stroke: color(variant), strokeWidth: 2 }),
       tip(own, { ...place, anchor: "top" }, 8),
@@ -86,7 +91,7 @@ function againstBatchSize(key, width, pointed) {
   const all = [...seeds, ...missed];
   const at = pointed === undefined ? null : all[pointed % all.length];
   if (at) {
-    const top = { x: "batch_size", frameAnchor: "top", dy: above(rows.indexOf(at.variant)) };
+    const top = { x: "batch_size", frameAnchor: "top", dy: above(rows.length - 1 - rows.indexOf(at.variant)) };
     const place = at.value ? { x: "batch_size", y: "value" } : top;
     marks.push(Plot.dot([at], { ...place, r: 8, stroke: "var(--ink)", strokeWidth: 2 }));
   }
@@ -96,7 +101,7 @@ function againstBatchSize(key, width, pointed) {
     ...common(width, `${title} against batch size`),
     marginTop: 20 - above(rows.length),
     x: { type: "log", base: 2, label: "Batch size b", domain: across, ticks: powers(across, width / 42), tickFormat: powerOfTwo, grid: true, tickSize: 0 },
-    y: { type: "log", base: 2, label: null, domain, ticks: seeds.length ? powers(domain, 9) : [], tickFormat: powerOfTwo, grid: true, tickSize: 0 },
+    y: { type: "log", label: null, domain, grid: true, tickSize: 0, ...ticks(seeds.length ? domain : null, perStep) },
     color: { type: "identity" },
     marks: [
       rows.length ? Plot.text(["not reached"], { frameAnchor: "top-left", dy: above(rows.length) - 6, fill: "var(--faint)" }) : null,
@@ -149,7 +154,7 @@ function losses(width, pointed) {
   const paint = color(lossVariant());
   const shade = (run) => {
     const share = sizes.length > 1 ? sizes.indexOf(run.batch_size) / (sizes.length - 1) : 1;
-    return `color-mix(in oklab, ${paint} ${Math.round(25 + 75 * share)}%, var(--paper))`;
+    return `color-mix(in oklab, ${paint} ${Math.round(35 + 65 * share)}%, var(--paper))`;
   };
   const per = { sfo: (run) => run.effective_batch_size, steps: () => 1, seconds: (run) => run.seconds_per_step ?? 0 };
   const drawn = runs.flatMap((run) => {
