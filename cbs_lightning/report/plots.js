@@ -16,7 +16,9 @@ const powerOfTwo = (value) => `2${superscript(Math.round(Math.log2(value)))}`;
 
 /** Seconds are plain numbers, as people say them. */
 const ticks = (domain, perStep) =>
-  domain && !perStep ? { ticks: 6, tickFormat: "~g" } : { ticks: domain ? powers(domain, 9) : [], tickFormat: powerOfTwo };
+  domain && !perStep
+    ? { ticks: 6, tickFormat: "~g" }
+    : { base: 2, ticks: domain ? powers(domain, 9) : [], tickFormat: powerOfTwo };
 
 /** Powers of two within the domain, at most so many. */
 function powers([low, high], most) {
