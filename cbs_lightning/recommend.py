@@ -127,6 +127,10 @@ def recommend(curve: Curve) -> Recommendation:
     least, fastest = curve.best, curve.fastest
     end = largest_within(data, OVERHEAD)
     largest = next((point for point in complete if point.effective_batch_size == end), None)
+    interval = _open_at_edges(curve, minimum.interval) if minimum else None
+    open_questions, following = unknowns(curve), next_batch_size(curve)
+    if following is None and (following := _beyond(curve, interval)) is not None:
+        open_questions.append(f"Run next: batch_size={following}.")
     return Recommendation(
         variant=curve.variant,
         optimizer=curve.optimizer,
@@ -135,15 +139,15 @@ def recommend(curve: Curve) -> Recommendation:
         seeds=curve.seeds,
         batch_sizes=tuple(point.batch_size for point in curve.points),
         least_sfo=_choice(least, least),
-        interval=_open_at_edges(curve, minimum.interval) if minimum else None,
+        interval=interval,
         interval_basis="resampled" if data.replicated else "by the scatter about the curve",
         fastest=_choice(fastest, least) if fastest and fastest.seconds else None,
         largest_within_overhead=_choice(largest, least),
         fits=tuple(_form(fitted, least) for fitted in comparison),
         critical_batch=comparison.critical_batch,
         no_interior_minimum=comparison.reason,
-        unknowns=tuple(unknowns(curve)),
-        next_batch_size=next_batch_size(curve),
+        unknowns=tuple(open_questions),
+        next_batch_size=following,
     )
 
 
@@ -159,6 +163,15 @@ def _open_at_edges(
         0.0 if 1 < first.effective_batch_size == low else low,
         math.inf if last.runs[0].data_size > last.effective_batch_size == high else high,
     )
+
+
+def _beyond(curve: Curve, interval: tuple[float, float] | None) -> int | None:
+    """The batch size beyond the edge to which the interval is open."""
+    if interval is None or len(curve.points) == 1:
+        return None
+    if interval[0] == 0:
+        return curve.points[0].batch_size // 2
+    return 2 * curve.points[-1].batch_size if math.isinf(interval[1]) else None
 
 
 def _choice(point: Point | None, least: Point | None) -> Choice | None:

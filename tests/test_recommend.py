@@ -117,7 +117,7 @@ def test_the_sentences(curve):
         ({4: [-90], 8: [100], 16: [60]}, "Run next: batch_size=4 with a larger budget.", 4),
         ({8: [100], 16: [50], 32: [40], 64: [-9999]}, "The same SFO: b = 8, 16.", None),
         ({4: [-9999], 8: [100], 16: [60]}, "Not reached at b = 4.", None),
-        ({4: [-9999, 300], 8: [100, 99], 16: [60, 61]}, "at b = 4 (1 of 2 seeds).", None),
+        ({4: [-9999, 300], 8: [100, 99], 16: [60, 61]}, "at b = 4 (1 of 2 seeds).", 32),
         ({8: [100], 16: [60], 32: [45]}, "One seed: seed=0,1,2 tells how far K scatters.", 4),
     ],
 )
@@ -192,7 +192,8 @@ def test_batch_sizes_beyond_the_data_set_are_one(pattern):
     found = recommend(replace(curve, points=(*curve.points[:3], Point(131_072, runs))))
     assert found.least_sfo.batch_size == found.largest_within_overhead.batch_size == DATA_SIZE
     text = " ".join(found.unknowns)
-    assert "The same SFO" not in text and found.next_batch_size is None
+    assert "The same SFO" not in text
+    assert found.interval[0] == 0 and found.next_batch_size == 12_500  # K·b is 10⁶ at 25,000, too
     assert "b = 131072: the whole data set, 100,000." in text
 
 
