@@ -24,6 +24,7 @@ from cbs_lightning.curves import Curve, Point
 from cbs_lightning.events import EventWriter, event_paths, replace_events
 from cbs_lightning.locks import held
 from cbs_lightning.results import readable
+from cbs_lightning.storage import remove_scratch
 
 SWEEP = "_sweep"  # TensorBoard lists it before the runs
 FIRST = 0.0  # where it goes by when they began
@@ -109,6 +110,7 @@ def _points(curve: Curve) -> list[Point]:
 
 
 def _write_page(directory: Path, pictures: Mapping[str, bytes]) -> None:
+    remove_scratch(directory)
     content = BytesIO()
     events = EventWriter(content, FIRST)
     events.restart()

@@ -6,7 +6,7 @@ const DASHES = { nested: null, iiduka: "6 3", mccandlish: "2 3" };
 /** A batch is at most the whole data set. */
 const whole = (b) => Math.min(b, study.data_size);
 const QUANTITIES = {
-  sfo: { title: "SFO complexity K·b", perStep: (b) => whole(b), mark: "least" },
+  sfo: { title: "SFO complexity K·b", perStep: whole, mark: "least" },
   steps: { title: "Steps K", perStep: () => 1, mark: "least" },
   seconds: { title: "Seconds of training", perStep: null, mark: "fastest" },
 };

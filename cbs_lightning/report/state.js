@@ -39,8 +39,6 @@ function answered() {
 
 const shown = () => answered().filter((run) => !state.hidden.has(run.variant));
 
-const median = (values) => d3.median(values);
-
 /** One point a variant and batch size: the median of the runs that reached, as in the figures. */
 function points(runs, key) {
   const groups = d3.group(runs, (run) => run.variant, (run) => run.batch_size);
@@ -49,9 +47,8 @@ function points(runs, key) {
       const reached = own.filter((run) => run.status === "reached");
       if (!reached.length) return [];
       const values = reached.map((run) => run[key]);
-      const missed = own.some((run) => MISSED.includes(run.status));
       const sliced = own.some((run) => run.sliced);
-      return [{ variant, batch_size, missed, sliced, value: median(values), low: d3.min(values), high: d3.max(values) }];
+      return [{ variant, batch_size, sliced, value: d3.median(values), low: d3.min(values), high: d3.max(values) }];
     }),
   );
 }
