@@ -7,6 +7,7 @@ from pathlib import Path
 from cbs_lightning.across_thresholds import AcrossThresholds, across_thresholds
 from cbs_lightning.curves import Curve, curves
 from cbs_lightning.hyperparameters import Panel, hyperparameter_panels
+from cbs_lightning.loss_curves import LossCurve, loss_curve
 from cbs_lightning.recommend import Recommendation, recommend
 from cbs_lightning.results import UNFINISHED, Broken, Request, Result, Run, answer, read_study
 from cbs_lightning.summary import summary_rows, usual_request
@@ -55,6 +56,16 @@ class Study:
     @cached_property
     def across(self) -> list[AcrossThresholds]:
         return across_thresholds([row for row in self.rows if row.rule is self.request.rule])
+
+    @cached_property
+    def loss_curves(self) -> dict[str, list[LossCurve]]:
+        """By variant; of runs that have a reading at all."""
+        found: dict[str, list[LossCurve]] = {}
+        for run, result in zip(self.runs, self.answers, strict=True):
+            curve = loss_curve(run, result)
+            if len(curve.steps):
+                found.setdefault(result.variant, []).append(curve)
+        return found
 
     @cached_property
     def panels(self) -> list[Panel]:

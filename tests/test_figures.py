@@ -22,7 +22,7 @@ from cbs_lightning.figures import (
 )
 from cbs_lightning.figures.__main__ import main
 from cbs_lightning.figures.beside_paper import draw_beside_paper
-from cbs_lightning.figures.study import drawn, loss_curves
+from cbs_lightning.figures.study import drawn
 from cbs_lightning.hyperparameters import ASSUMED, by_optimizer, hyperparameter_panels
 from cbs_lightning.loss_curves import POINTS, loss_curve
 from cbs_lightning.paper import paper_cells
@@ -480,7 +480,7 @@ def test_the_trade_off_has_the_three_recommended_batch_sizes(full):
 
 
 def test_losses_are_drawn_by_sfo_with_a_dot_where_k_was_counted(full):
-    curves = loss_curves(full)["adam"]
+    curves = full.loss_curves["adam"]
     axes = draw_losses("full", curves).axes[0]
     lines, dots = axes.collections
     assert len(lines.get_segments()) == 18
@@ -515,7 +515,7 @@ def test_a_spike_or_a_loss_of_zero_is_drawn_as_it_is(tmp_path, spike):
         trajectory.loss[: 1000 // batch_size if spike == 0 else 1] = spike
         results.write_trajectory(directory, trajectory)
     found, _ = read(study)
-    curve = loss_curves(found)["adam"][0]
+    curve = found.loss_curves["adam"][0]
     expected = found.runs[0].trajectory.loss.reshape(16, 100).astype(float).mean(axis=1)
     assert curve.loss == pytest.approx(expected)
     for name, figure in drawn(found):

@@ -16,7 +16,6 @@ from cbs_lightning.figures.style import write_figure
 from cbs_lightning.figures.tradeoff import draw_tradeoff
 from cbs_lightning.hyperparameters import by_optimizer
 from cbs_lightning.locks import held
-from cbs_lightning.loss_curves import LossCurve, loss_curve
 from cbs_lightning.paper import paper_cells
 from cbs_lightning.recommendation_file import write_recommendations
 from cbs_lightning.results import readable
@@ -93,21 +92,11 @@ def drawn(study: Study) -> Iterator[tuple[str, Figure]]:
             yield name, figure
     if paper:
         yield "paper", draw_beside_paper(study.name, table_rows(study.name, study.curves))
-    for variant, group in loss_curves(study).items():
+    for variant, group in study.loss_curves.items():
         if len({curve.result.batch_size for curve in group}) > 1:
             yield _file_name(f"losses_{variant}"), draw_losses(study.name, group)
     for optimizer, panels in by_optimizer(study.panels).items():
         yield f"hyperparameters_{optimizer}", draw_by_hyperparameter(study.name, panels)
-
-
-def loss_curves(study: Study) -> dict[str, list[LossCurve]]:
-    """By variant; of runs that have a reading at all."""
-    found: dict[str, list[LossCurve]] = {}
-    for run, result in zip(study.runs, study.answers, strict=True):
-        curve = loss_curve(run, result)
-        if len(curve.steps):
-            found.setdefault(result.variant, []).append(curve)
-    return found
 
 
 def _file_name(name: str) -> str:
