@@ -3,12 +3,14 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 
+import cbs_lightning.run
 from cbs_lightning.cli import one_line_errors
 from cbs_lightning.config import compose
 from tests.forks import Forks
@@ -61,6 +63,19 @@ def cli(
         return Outcome(code, captured.out, err)
 
     return call
+
+
+@pytest.fixture
+def seed_1_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training with that seed does."""
+    train_run = cbs_lightning.run.train
+
+    def fails(cfg: DictConfig, *rest: Any) -> Any:
+        if cfg.seed == 1:
+            raise RuntimeError("the roof\nfell in")
+        return train_run(cfg, *rest)
+
+    monkeypatch.setattr(cbs_lightning.run, "train", fails)
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,6 @@ import pytest
 from hydra.core.plugins import Plugins
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-import cbs_lightning.run
 from cbs_lightning import live_table, watching
 from cbs_lightning.board import SAID, Board, JobState, Lines, Phase
 from cbs_lightning.results import Status
@@ -174,17 +173,9 @@ def looks(monkeypatch):
     return seen
 
 
-def test_every_job_tells_how_it_ended(cli, tmp_path, monkeypatch, looks):
+def test_every_job_tells_how_it_ended(cli, tmp_path, looks, seed_1_fails):
     given = ["-m", *TINY, "stop.loss=2.1", "stop.max_epochs=8", f"output_dir={tmp_path}"]
     assert cli(*given, "seed=0").code == 0
-    train = cbs_lightning.run.train
-
-    def fails(cfg, *rest):
-        if cfg.seed == 1:
-            raise RuntimeError("the roof fell in")
-        return train(cfg, *rest)
-
-    monkeypatch.setattr(cbs_lightning.run, "train", fails)
     outcome = cli(*given, "seed=0,1,2", "optimizer=adam,sgd", "progress.every_seconds=0.001")
     assert outcome.code == 1
     ends = {(job.variant, job.seed): (job.status, job.known) for job in looks[-1]}

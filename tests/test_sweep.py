@@ -117,17 +117,7 @@ def test_the_answer_is_of_the_whole_study(cli, tmp_path):
     assert "earlier run" not in other.out and "adamw: only b = 512 was run" in other.out
 
 
-def test_a_failing_job_does_not_take_the_others_down(cli, tmp_path, monkeypatch):
-    import cbs_lightning.run
-
-    train = cbs_lightning.run.train
-
-    def fails(cfg, *rest):
-        if cfg.seed == 1:
-            raise RuntimeError("the roof\nfell in")
-        return train(cfg, *rest)
-
-    monkeypatch.setattr(cbs_lightning.run, "train", fails)
+def test_a_failing_job_does_not_take_the_others_down(cli, tmp_path, seed_1_fails):
     outcome = cli("-m", *TINY, "seed=0,1,2", "stop.max_epochs=1", f"output_dir={tmp_path}")
     assert outcome.code == 1
     assert found(tmp_path) == [("adam", 256, 0), ("adam", 256, 2)]
