@@ -7,7 +7,6 @@ from typing import TypedDict
 
 import lightning as L
 import torch
-from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
@@ -29,9 +28,10 @@ class Steps(TypedDict):
 class Classifier(L.LightningModule, ABC):
     """Trains a net on chunks of batches with one optimizer step per batch.
 
-    Many steps per call of `training_step` keep Lightning's overhead off small batches. Nothing
-    here waits for the device. A batch larger than `micro_batch_size` is worked in slices whose
-    gradients add up to that of the batch's mean loss; BatchNorm then sees the slices.
+    Many steps per call of `training_step`, and torch's own optimizer within it, keep Lightning's
+    overhead off small batches; Lightning's hooks around a single step are not called. Nothing here
+    waits for the device. A batch larger than `micro_batch_size` is worked in slices whose gradients
+    add up to that of the batch's mean loss; BatchNorm then sees the slices.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class Classifier(L.LightningModule, ABC):
         return self.optimizer_factory(self.net.parameters())
 
     def training_step(self, chunk: list[Batch], _: int) -> Steps:
-        optimizer = self.optimizers()
-        assert isinstance(optimizer, LightningOptimizer)
+        optimizer = self.optimizers(use_pl_optimizer=False)
+        assert isinstance(optimizer, Optimizer)
         steps_left = None
         if self.trainer.max_steps >= 0:
             steps_left = self.trainer.max_steps - self.trainer.global_step
@@ -72,6 +72,7 @@ class Classifier(L.LightningModule, ABC):
             losses.append(loss)
             corrects.append(correct)
             sizes.append(len(labels))
+        self._count(len(sizes))
         return {"loss": torch.stack(losses), "correct": torch.stack(corrects), "size": sizes}
 
     def test_step(self, chunk: list[Batch], _: int) -> None:
@@ -82,17 +83,26 @@ class Classifier(L.LightningModule, ABC):
     def _backward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Add the gradient of the batch's mean loss; return that loss and the number correct."""
         size = len(labels)
-        slice_size = min(self.micro_batch_size or size, size)
-        loss, correct = [], []
-        slices = (torch.split(tensor, slice_size) for tensor in (images, labels))
-        for part, part_labels in zip(*slices, strict=True):
-            logits = self(part)
-            part_loss = cross_entropy(logits, part_labels)
-            if slice_size < size:
-                part_loss = part_loss * (len(part_labels) / size)
-            self.manual_backward(part_loss)
-            loss.append(part_loss.detach())
-            correct.append((logits.argmax(1) == part_labels).sum())
-        if len(loss) == 1:
-            return loss[0], correct[0]
+        if self.micro_batch_size is None or self.micro_batch_size >= size:
+            return self._backward_slice(images, labels)
+        slices = (torch.split(tensor, self.micro_batch_size) for tensor in (images, labels))
+        parts = [
+            self._backward_slice(part, part_labels, share=len(part_labels) / size)
+            for part, part_labels in zip(*slices, strict=True)
+        ]
+        loss, correct = zip(*parts, strict=True)
         return torch.stack(loss).sum(), torch.stack(correct).sum()
+
+    def _backward_slice(
+        self, images: Tensor, labels: Tensor, share: float | None = None
+    ) -> tuple[Tensor, Tensor]:
+        logits = self.net(images)
+        loss = cross_entropy(logits, labels)
+        if share is not None:
+            loss = loss * share
+        torch.autograd.backward(loss)
+        return loss.detach(), (logits.argmax(1) == labels).sum()
+
+    def _count(self, steps: int) -> None:
+        """Let Lightning count them, as it does where it makes them itself."""
+        self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress.increment_by(steps)

@@ -26,7 +26,8 @@ class BasicBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out = self.relu(self.bn1(self.conv1(x)))
         out = self.bn2(self.conv2(out))
-        activated: Tensor = self.relu(out + self.shortcut(x))
+        out += self.shortcut(x)
+        activated: Tensor = self.relu(out)
         return activated
 
 
