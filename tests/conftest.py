@@ -19,7 +19,7 @@ from train import train
 TESTS = Path(__file__).parent
 TINY = [
     f"hydra.searchpath=[file://{TESTS / 'conf'}]", "model=tiny", "batch_size=256", "threads=1",
-    "report=false",
+    "report=false", "jobs=1",
 ]  # fmt: skip
 
 
