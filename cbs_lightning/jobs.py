@@ -58,7 +58,8 @@ def automatic(configs: Sequence[DictConfig]) -> AtATime:
         except Exception:  # what is wrong, the runs will tell
             runs, note = 1, ", for want of knowing what memory they need"
     share = max(cfg.threads or fair_share(runs) for cfg in configs)
-    return AtATime(runs, f"{'one core' if share == 1 else f'{share} cores'} each{note}")
+    size, each = "one core" if share == 1 else f"{share} cores", " each" if runs > 1 else ""
+    return AtATime(runs, f"{size}{each}{note}")
 
 
 def at_a_time(jobs: int, cores: int, memory: float = 0, needs: Iterable[Need] = ()) -> int:

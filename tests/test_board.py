@@ -6,7 +6,6 @@ import threading
 from dataclasses import replace
 
 import pytest
-from hydra.core.plugins import Plugins
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from cbs_lightning import live_table, watching
@@ -137,12 +136,6 @@ def test_who_wants_to_know_of_finished_jobs_is_called(tmp_path, monkeypatch, cap
     assert counts == [1, 2]
     assert capsys.readouterr().out == "warning: fails: RuntimeError: no room\n"
     assert not any(thread.name == "cbs-watcher" for thread in threading.enumerate())
-
-
-@pytest.fixture
-def sweeper():
-    """The class as Hydra loads it, which is not the one to import."""
-    return Plugins.instance().class_name_to_class["hydra_plugins.cbs_grid_sweeper.GridSweeper"]
 
 
 def test_a_sweep_calls_them_also_without_a_terminal(cli, tmp_path, monkeypatch, sweeper):

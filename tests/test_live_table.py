@@ -195,8 +195,8 @@ def test_a_terminal_that_gets_narrower_keeps_no_rest_of_the_table(tmp_path):
 
 @pytest.mark.parametrize("at_a_time", [1, 2])
 def test_a_sweep_in_a_terminal(forks, tmp_path, at_a_time):
-    arguments = [*TINY, f"jobs={at_a_time}", "batch_size=128,256", "stop.loss=1.8", "stop.max_epochs=30"]
-    ended = ran(forks, ["-m", *arguments], tmp_path, terminal=(80, 24))
+    arguments = [*TINY, "batch_size=128,256", "stop.loss=1.8", "stop.max_epochs=30"]
+    ended = ran(forks, ["-m", *arguments, f"jobs={at_a_time}"], tmp_path, terminal=(80, 24))
     assert ended.code == 0, ended.out
     shown = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", ended.out)
     assert "loss → threshold" in shown and "0 of 2 jobs done" in shown

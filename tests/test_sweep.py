@@ -8,6 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from cbs_lightning.config import compose
 from cbs_lightning.paper import paper_cells
 from cbs_lightning.results import Status, answers, read_run
+from cbs_lightning.threads import cores
 from hydra_plugins.cbs_grid_sweeper import GridSweeper, cells
 from tests.conftest import TINY
 
@@ -125,18 +126,26 @@ def test_a_failing_job_does_not_take_the_others_down(cli, tmp_path, seed_1_fails
     assert "failed" in outcome.out.split("[3/3]")[1]
 
 
-def test_two_jobs_at_once_share_the_cores(cli, tmp_path):
-    outcome = cli(
-        "-m", *TINY, "seed=0,1,2", "stop.max_epochs=1", "threads=null", "jobs=2",
-        f"output_dir={tmp_path}",
-    )  # fmt: skip
+def test_jobs_at_the_same_time_share_the_cores(cli, tmp_path, monkeypatch, sweeper):
+    given = ["-m", *TINY, "stop.max_epochs=1", "threads=null", f"output_dir={tmp_path}"]
+    outcome = cli(*given, "seed=0,1,2", "jobs=auto")
     assert outcome.code == 0, outcome.err
-    assert outcome.out.startswith("3 jobs, 2 at a time (jobs=2)\n")
+    at_a_time = min(3, cores())
+    assert outcome.out.startswith(f"3 jobs, {at_a_time} at a time (")
     assert found(tmp_path) == [("adam", 256, seed) for seed in (0, 1, 2)]
-    from cbs_lightning.threads import cores
-
     for path in tmp_path.glob("*/*/result.json"):
-        assert json.loads(path.read_text())["threads"] == max(1, cores() // 2)
+        assert json.loads(path.read_text())["threads"] == cores() // at_a_time
+    # What is known needs no workers, nor does a single run.
+    launcher, launched = sweeper._launcher, []
+    monkeypatch.setattr(
+        sweeper, "_launcher", lambda self, runs: launched.append(runs) or launcher(self, runs)
+    )
+    again = cli(*given, "seed=0,1,2", "jobs=2")
+    assert again.code == 0 and again.out.count("known already") == 3 and launched == []
+    more = cli(*given, "seed=0,1,2,3", "jobs=2")
+    assert more.code == 0 and more.out.count("known already") == 3 and launched == [1]
+    (new,) = tmp_path.glob("*/*seed3*/result.json")
+    assert json.loads(new.read_text())["threads"] == max(1, cores() // 2)
 
 
 def test_a_worker_that_is_killed_does_not_take_the_others_down(cli, tmp_path):
