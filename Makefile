@@ -23,8 +23,7 @@ $(READY): requirements.lock
 	@touch $@
 
 demo: $(READY) ## the main job in minutes: three optimizers, nine batch sizes, figures and the answer
-	@$(BIN)/python train.py -m experiment=digits hydra/launcher=joblib hydra.launcher.n_jobs=2 \
-	  'output_dir="$(OUTPUT_DIR)"'
+	@$(BIN)/python train.py -m experiment=digits 'output_dir="$(OUTPUT_DIR)"'
 
 figures: $(READY) ## the answer, figures and tables of what is under OUTPUT_DIR (default outputs)
 	@$(BIN)/python -m cbs_lightning.figures "$(OUTPUT_DIR)"

@@ -17,7 +17,7 @@ from cbs_lightning.wording import say
 
 
 def build_model(cfg: DictConfig, data: ImageDataModule, device: torch.device) -> Classifier:
-    model = _build(cfg, data)
+    model = bare_model(cfg, data)
     batch_size = min(cfg.batch_size, len(data.split.train))
     if cfg.micro_batch_size == AUTO:
         height, width, channels = data.split.train.pixels.shape[1:]
@@ -33,7 +33,7 @@ def build_model(cfg: DictConfig, data: ImageDataModule, device: torch.device) ->
     return model
 
 
-def _build(cfg: DictConfig, data: ImageDataModule) -> Classifier:
+def bare_model(cfg: DictConfig, data: ImageDataModule) -> Classifier:
     slice_size = cfg.micro_batch_size
     model: Classifier = instantiate(
         cfg.model,
@@ -64,7 +64,7 @@ def check_model(cfg: DictConfig, data: ImageDataModule) -> None:
     on a batch or a slice of one sample of 1x1 maps.
     """
     if cfg.activation_checkpointing:
-        _build(cfg, data)
+        bare_model(cfg, data)
     n = len(data.split.train)
     batch_size = min(cfg.batch_size, n)
     batches = {batch_size} if data.replacement else {batch_size, n % batch_size} - {0}
@@ -78,7 +78,7 @@ def check_model(cfg: DictConfig, data: ImageDataModule) -> None:
         return
     height, width, channels = data.split.train.pixels.shape[1:]
     try:
-        _build(cfg, data).net.train()(torch.zeros(1, channels, height, width))
+        bare_model(cfg, data).net.train()(torch.zeros(1, channels, height, width))
     except ValueError as error:
         part = "batch" if key == "batch_size" else "slice"
         reason = f"leaves a {part} of 1 of {n} samples, which {cfg.names.model}'s BatchNorm refuses"

@@ -38,6 +38,8 @@ def check(cfg: DictConfig) -> None:
     _check_whole_number("seed", cfg.seed, 0, most=2**32 - 1)
     if cfg.threads is not None:
         _check_whole_number("threads", cfg.threads, 1, " or null")
+    if cfg.jobs != AUTO:
+        _check_whole_number("jobs", cfg.jobs, 1, " or auto")
     if cfg.micro_batch_size not in (None, AUTO):
         _check_whole_number("micro_batch_size", cfg.micro_batch_size, 1, ", null or auto")
     for key in ("activation_checkpointing", "checkpoint.keep", "report"):

@@ -1,12 +1,9 @@
-"""Memory: how much there is, how much a batch needs, and into what slices that cuts it."""
+"""Memory: how much a batch needs, and into what slices that cuts it."""
 
 import copy
 import math
-import os
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,10 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from cbs_lightning.models import Classifier
+from cbs_lightning.system_memory import available_memory
 
 USABLE = 0.7  # of the memory that is free; the rest is for libraries' own buffers
 PROBES = (32, 64)  # samples of the two batches that tell how memory grows with the batch
-CGROUP = Path("/sys/fs/cgroup")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -59,18 +56,6 @@ def largest_slice(batch_size: int, fits: Callable[[int], bool]) -> int | None:
         else:
             too_few = middle
     return None if slices == 1 else -(-batch_size // slices)
-
-
-def available_memory() -> int:
-    """Bytes that this process could still take, as far as the system tells."""
-    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    with suppress(OSError):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        limits += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")]
-    with suppress(OSError, ValueError):  # "max" is no number: no limit
-        used = int((CGROUP / "memory.current").read_text())
-        limits.append(int((CGROUP / "memory.max").read_text()) - used)
-    return max(0, min(limits))
 
 
 class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -117,6 +102,19 @@ def peak_of_step(model: Classifier, images: Tensor) -> int:
     with memory:
         torch.autograd.backward(cross_entropy(net(images), labels))
     return memory.peak
+
+
+def peak_of_batch(model: Classifier, image: tuple[int, ...], size: int) -> float:
+    """Bytes that forward and backward of a slice of images of this shape take.
+
+    Without computing anything, where the net can do so; else from small batches.
+    """
+    try:
+        images = torch.zeros(size, *image, device="meta").to(memory_format=torch.channels_last)
+        return peak_of_step(copy.deepcopy(model).to("meta"), images)
+    except Exception:  # whatever a net raises that looks at values
+        at_rest, per_sample = _growth(model, image)
+        return at_rest + size * per_sample
 
 
 def _growth(model: Classifier, image: tuple[int, ...]) -> tuple[float, float]:

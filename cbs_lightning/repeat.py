@@ -14,7 +14,7 @@ from cbs_lightning.trust import check_targets
 # Where things are, how they are shown and whom to trust is never somebody else's to say.
 OWN = (
     "repeat", "trusted_packages", "output_dir", "data_dir", "progress", "tensorboard", "report",
-    "sweep",
+    "jobs", "sweep",
 )  # fmt: skip
 NAMES = ("data", "model", "optimizer", "experiment", "variant")
 

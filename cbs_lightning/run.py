@@ -32,10 +32,9 @@ def run(cfg: DictConfig) -> Result:
     data = check_run(cfg)
     directory, title = run_directory(cfg), run_title(cfg)
     with output_errors(Path(cfg.output_dir)):
-        stored = _stored_run(cfg, directory)
-        if stored is not None and answer_from_store(cfg, stored) == stored.result:
-            return _known_already(cfg, directory, stored.result)
-        if stored is None:
+        if (known := known_already(cfg)) is not None:
+            return known
+        if _stored_run(cfg, directory) is None:
             data.setup("fit")
             check_model(cfg, data)
         directory.mkdir(parents=True, exist_ok=True)
@@ -45,13 +44,22 @@ def run(cfg: DictConfig) -> Result:
             return _answer(cfg, data, directory, title)
 
 
+def known_already(cfg: DictConfig) -> Result | None:
+    """The stored result, where it answers this very request."""
+    directory = run_directory(cfg)
+    stored = _stored_run(cfg, directory)
+    if stored is None or answer_from_store(cfg, stored) != stored.result:
+        return None
+    return _told_as_known(cfg, directory, stored.result)
+
+
 def _answer(cfg: DictConfig, data: ImageDataModule, directory: Path, title: str) -> Result:
     """Answer the request in a directory that is this process's."""
     stored = _stored_run(cfg, directory, recover=True)
     known = answer_from_store(cfg, stored) if stored is not None else None
     if known is not None:
         publish(directory, known)
-        return _known_already(cfg, directory, known)
+        return _told_as_known(cfg, directory, known)
     result = train(cfg, data, directory, title, stored)
     _tell_end(cfg, result)
     say(f"{title}: {describe(result)}{_where_or_how_long(cfg, directory)}")
@@ -126,7 +134,7 @@ def _stored_run(cfg: DictConfig, directory: Path, *, recover: bool = False) -> R
     return stored
 
 
-def _known_already(cfg: DictConfig, directory: Path, result: Result) -> Result:
+def _told_as_known(cfg: DictConfig, directory: Path, result: Result) -> Result:
     _tell_end(cfg, result, known=True)
     where = f"; {directory}" if not cfg.sweep.jobs else ""
     say(f"{run_title(cfg)}: {describe(result)}, known already{where}")

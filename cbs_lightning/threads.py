@@ -1,13 +1,11 @@
 """How many CPU threads a run gets."""
 
-import os
+from joblib import cpu_count
 
 
 def cores() -> int:
-    """CPU cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """CPU cores that this process may use, a container's quota included."""
+    return int(cpu_count())
 
 
 def fair_share(workers: int) -> int:

@@ -174,7 +174,7 @@ def _needs_less(cfg: DictConfig, asked: int | str | None) -> str:
     if not cfg.activation_checkpointing:
         ways.append("set activation_checkpointing=true (that does not)")
     if (cfg.sweep.workers or 1) > 1:
-        ways.append("run fewer jobs at a time")
+        ways.append("run fewer jobs at a time (jobs=1)")
     return f"out of memory; {', or '.join(ways)}"
 
 
@@ -324,4 +324,4 @@ def _recorded(cfg: DictConfig) -> dict[str, Any]:
     """The configuration as plain values, without what the run does not depend on."""
     values = OmegaConf.to_container(cfg, resolve=True)
     assert isinstance(values, dict)
-    return {str(key): values[key] for key in values if key not in ("sweep", "repeat")}
+    return {str(key): values[key] for key in values if key not in ("sweep", "jobs", "repeat")}

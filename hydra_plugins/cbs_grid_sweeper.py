@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +20,25 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 from omegaconf import DictConfig
 
 from cbs_lightning import results
-from cbs_lightning.board import Board, JobState, Phase
+from cbs_lightning.board import Board, JobState, Phase, printing_beside_table
 from cbs_lightning.checks import check
 from cbs_lightning.config import complete
-from cbs_lightning.errors import ConfigError, UserError
+from cbs_lightning.errors import UserError
+from cbs_lightning.launching import chosen, with_launcher
 from cbs_lightning.live_sweep import LiveSweep
 from cbs_lightning.locks import BusyError
 from cbs_lightning.results import Result, Status
-from cbs_lightning.run import check_run, run_directory
+from cbs_lightning.run import check_run, known_already, run_directory
 from cbs_lightning.signals import hand_over
 from cbs_lightning.stopping import StopFile, stop_file_on_signal
 from cbs_lightning.sweep_report import print_report, write_and_tell
-from cbs_lightning.threads import cores
 from cbs_lightning.watching import watched_board
 from cbs_lightning.wording import INTERRUPTED, count_of, say
 
 Job = tuple[str, ...]  # the overrides of one run
 Values = dict[str, list[str]]  # what a key is swept over, as key=value
 FOR_WANT_OF_MEMORY = (
-    "perhaps killed for want of memory: fewer jobs at a time, micro_batch_size=auto or "
+    "perhaps killed for want of memory: fewer jobs at a time (jobs=1), micro_batch_size=auto or "
     "activation_checkpointing=true need less"
 )
 
@@ -67,16 +67,17 @@ class GridSweeper(Sweeper):
     def sweep(self, arguments: list[str]) -> list[Result | None]:
         configs = self._checked(self._jobs(arguments))
         jobs = {job: run_directory(cfg) for job, cfg in configs.items()}
-        self.workers = min(self._workers(), len(jobs))
-        self.launcher = self._launcher()
-        say(f"{count_of(len(jobs), 'job')}, {self.workers} at a time")
+        assert self.config is not None  # the base class says it may be
+        at_a_time = chosen(self.config, list(configs.values()))
+        self.workers = at_a_time.runs
+        say(f"{count_of(len(jobs), 'job')}, {at_a_time}")
         studies = {jobs[job].parent: bool(cfg.report) for job, cfg in configs.items()}
         states = [_waiting(number, cfg) for number, cfg in enumerate(configs.values(), 1)]
         with ExitStack() as stack:
             for live in [LiveSweep(study) for study, wanted in studies.items() if wanted]:
                 self.on_finished.append(live)
                 stack.callback(live.close)
-            found = self._launch(jobs, states)
+            found = self._launch(configs, states)
         print_report(found, list(jobs.values()))
         write_and_tell(studies)
         if not all(result and result.status not in results.UNFINISHED for result in found):
@@ -104,59 +105,64 @@ class GridSweeper(Sweeper):
         return configs
 
     def _config(self, job: Job) -> DictConfig:
-        assert self.config is not None  # the base class says it may be
+        assert self.config is not None
         cfg = self.config_loader.load_sweep_config(self.config, list(job))
         return complete(cfg, cfg.hydra)
 
-    def _workers(self) -> int:
-        assert self.config is not None
-        n_jobs = self.config.hydra.launcher.get("n_jobs", 1)
-        if not isinstance(n_jobs, int) or n_jobs == 0:
-            raise ConfigError("hydra.launcher.n_jobs", n_jobs, "must be a whole number, not 0")
-        return n_jobs if n_jobs > 0 else max(1, cores() + 1 + n_jobs)
-
-    def _launcher(self) -> Launcher:
-        """One that has no idle workers, which a signal to all of a group would kill."""
+    def _launcher(self, runs: int) -> Launcher:
         assert self.config is not None and self.hydra_context is not None
-        config = self.config.copy()
-        if "n_jobs" in config.hydra.launcher:
-            config.hydra.launcher.n_jobs = self.workers
         return Plugins.instance().instantiate_launcher(
-            hydra_context=self.hydra_context, task_function=self.task_function, config=config
+            hydra_context=self.hydra_context,
+            task_function=self.task_function,
+            config=with_launcher(self.config, runs),
         )
 
-    def _launch(self, jobs: dict[Job, Path], states: list[JobState]) -> list[Result | None]:
+    def _launch(
+        self, configs: dict[Job, DictConfig], states: list[JobState]
+    ) -> list[Result | None]:
         """The jobs' results, None where one failed."""
         started = time.time()
-        sweep = {"jobs": len(jobs), "workers": self.workers, "started": started}
-        shared = [f"sweep.{key}={value}" for key, value in sweep.items()]
+        sweep = {"jobs": len(configs), "workers": self.workers, "started": started}
         stop: StopFile | None = None
         with (
             watched_board(states, self.workers, started, self.on_finished) as board,
             ExitStack() as stack,
         ):
-            shared.append(f"sweep.board={_quoted(board.directory)}")
-            if self.workers > 1:
+            parts = {
+                job: sweep | {"job": number, "board": str(board.directory)}
+                for number, job in enumerate(configs, 1)
+            }
+            found: dict[Job, Any] = _known(configs, parts) if self.workers > 1 else {}
+            left = {job: run_directory(cfg) for job, cfg in configs.items() if job not in found}
+            runs = min(self.workers, len(left))
+            if runs > 1:
                 stop = stack.enter_context(stop_file_on_signal())
-                shared.append(f"sweep.stop_file={_quoted(stop.path)}")
-            found = self._launch_all(jobs, shared, board, stop)
+                for part in parts.values():
+                    part["stop_file"] = str(stop.path)
+            if runs > 0:
+                self.launcher = self._launcher(runs)
+                found |= self._launch_all(left, parts, board, stop)
         if stop is not None and stop.received is not None:
             print(INTERRUPTED, file=sys.stderr)
             if stop.received == signal.SIGUSR2:
                 hand_over(signal.SIGUSR2)
             raise SystemExit(128 + stop.received)
-        return [value if isinstance(value := found[job], Result) else None for job in jobs]
+        return [value if isinstance(value := found[job], Result) else None for job in configs]
 
     def _launch_all(
-        self, jobs: dict[Job, Path], shared: list[str], board: Board, stop: StopFile | None
+        self,
+        jobs: dict[Job, Path],
+        parts: dict[Job, dict[str, Any]],
+        board: Board,
+        stop: StopFile | None,
     ) -> dict[Job, Any]:
         """What each job returned. What another process works on comes last, and is waited for.
 
         A worker that dies does not take other jobs along: those that had begun run again alone.
         """
         assert self.launcher is not None
-        numbers = {job: number for number, job in enumerate(jobs, 1)}
-        overrides = {job: [*job, *shared, f"sweep.job={numbers[job]}"] for job in jobs}
+        numbers = {job: parts[job]["job"] for job in jobs}
+        overrides = {job: [*job, *_overrides("sweep", parts[job])] for job in jobs}
         found: dict[Job, Any] = {}
         batches = [(list(jobs), False)]
         while batches:
@@ -224,9 +230,27 @@ def _waiting(number: int, cfg: DictConfig) -> JobState:
     return JobState(number, cfg.names.variant, cfg.batch_size, cfg.seed, cfg.stop.loss)
 
 
-def _quoted(path: Path) -> str:
-    """For an override: spaces, commas and equals signs have a meaning to Hydra."""
-    text = str(path).replace("'", "\\'")
+def _known(configs: dict[Job, DictConfig], parts: dict[Job, dict[str, Any]]) -> dict[Job, Result]:
+    """Results that are stored already, for which no worker has to be started."""
+    found: dict[Job, Result] = {}
+    for job, cfg in configs.items():
+        cfg = cfg.copy()
+        cfg.sweep.update(parts[job])
+        with suppress(UserError, OSError), printing_beside_table(cfg):  # else the job tells why
+            if (result := known_already(cfg)) is not None:
+                found[job] = result
+    return found
+
+
+def _overrides(group: str, values: dict[str, Any]) -> list[str]:
+    return [f"{group}.{key}={_quoted(value)}" for key, value in values.items()]
+
+
+def _quoted(value: Any) -> str:
+    """Spaces, commas and equals signs have a meaning to Hydra."""
+    if not isinstance(value, str):
+        return str(value)
+    text = value.replace("'", "\\'")
     return f"'{text}'"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.plugins import Plugins
 from omegaconf import DictConfig
 
 import cbs_lightning.run
@@ -19,7 +20,7 @@ from train import train
 TESTS = Path(__file__).parent
 TINY = [
     f"hydra.searchpath=[file://{TESTS / 'conf'}]", "model=tiny", "batch_size=256", "threads=1",
-    "report=false",
+    "report=false", "jobs=1",
 ]  # fmt: skip
 
 
@@ -63,6 +64,12 @@ def cli(
         return Outcome(code, captured.out, err)
 
     return call
+
+
+@pytest.fixture
+def sweeper() -> type[Any]:
+    """The class as Hydra loads it, which is not the one to import."""
+    return Plugins.instance().class_name_to_class["hydra_plugins.cbs_grid_sweeper.GridSweeper"]
 
 
 @pytest.fixture

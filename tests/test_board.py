@@ -6,7 +6,6 @@ import threading
 from dataclasses import replace
 
 import pytest
-from hydra.core.plugins import Plugins
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from cbs_lightning import live_table, watching
@@ -139,12 +138,6 @@ def test_who_wants_to_know_of_finished_jobs_is_called(tmp_path, monkeypatch, cap
     assert not any(thread.name == "cbs-watcher" for thread in threading.enumerate())
 
 
-@pytest.fixture
-def sweeper():
-    """The class as Hydra loads it, which is not the one to import."""
-    return Plugins.instance().class_name_to_class["hydra_plugins.cbs_grid_sweeper.GridSweeper"]
-
-
 def test_a_sweep_calls_them_also_without_a_terminal(cli, tmp_path, monkeypatch, sweeper):
     calls = []
     prepare = sweeper.setup
@@ -216,7 +209,7 @@ def test_jobs_of_a_worker_that_died_wait_or_failed(cli, tmp_path, monkeypatch, l
             raise TerminatedWorkerError("killed")
 
     states: list[list[Phase]] = []
-    monkeypatch.setattr(sweeper, "_launcher", lambda self: Dying())
+    monkeypatch.setattr(sweeper, "_launcher", lambda self, runs: Dying())
     outcome = cli("-m", *TINY, "seed=0,1", f"output_dir={tmp_path / 'out'}")
     assert outcome.code == 1 and "a worker process died" in outcome.out
     assert states[2] == [Phase.WAITING, Phase.WAITING]  # to be run again, one by one

@@ -15,6 +15,9 @@ ROOT = Path(__file__).parents[1]
 BAD = {
     "batch_size=0": ["batch_size=0", ">= 1"],
     "batch_size=four": ["batch_size=four", "whole number"],
+    "jobs=0": ["jobs=0", "must be a whole number >= 1 or auto"],
+    "jobs=-1": ["jobs=-1", ">= 1 or auto"],
+    "jobs=many": ["jobs=many", "or auto"],
     "optimizer=sdg": ["optimizer=sdg", "adam, adam_monotone, adamw, amsgrad, momentum"],
     "data=cifar": ["data=cifar", "cifar10, digits, mnist"],
     "model=resnet": ["model=resnet", "resnet18, resnet20, resnet20_authors"],
@@ -69,6 +72,8 @@ def test_bad_input_ends_in_one_line_and_writes_nothing(cli, tmp_path, argument, 
         (["experiment=digits,mnist_resnet18"], ["one experiment"]),
         (["hydra/launcher=cluster"], ["hydra/launcher=cluster", "joblib"]),
         (["hydra/launcher=joblib", "hydra.launcher.n_jobs=0"], ["n_jobs=0"]),
+        (["hydra/launcher=joblib", "hydra.launcher.n_jobs=4", "jobs=3"], ["jobs=3", "n_jobs=4"]),
+        (["jobs=1,2"], ["jobs=1,2", "one value"]),
         (["seed=interval(0,1)"], ["seed=interval(0,1)"]),
     ],
 )

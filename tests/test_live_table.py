@@ -193,13 +193,10 @@ def test_a_terminal_that_gets_narrower_keeps_no_rest_of_the_table(tmp_path):
     assert narrow[1:3] == ["", narrow[2]] and "optimizer" in narrow[2]
 
 
-JOBLIB = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
-
-
-@pytest.mark.parametrize("launcher", [[], JOBLIB], ids=["serial", "joblib"])
-def test_a_sweep_in_a_terminal(forks, tmp_path, launcher):
-    arguments = [*TINY, *launcher, "batch_size=128,256", "stop.loss=1.8", "stop.max_epochs=30"]
-    ended = ran(forks, ["-m", *arguments], tmp_path, terminal=(80, 24))
+@pytest.mark.parametrize("at_a_time", [1, 2])
+def test_a_sweep_in_a_terminal(forks, tmp_path, at_a_time):
+    arguments = [*TINY, "batch_size=128,256", "stop.loss=1.8", "stop.max_epochs=30"]
+    ended = ran(forks, ["-m", *arguments, f"jobs={at_a_time}"], tmp_path, terminal=(80, 24))
     assert ended.code == 0, ended.out
     shown = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", ended.out)
     assert "loss → threshold" in shown and "0 of 2 jobs done" in shown
@@ -207,7 +204,7 @@ def test_a_sweep_in_a_terminal(forks, tmp_path, launcher):
     assert ended.out.count(HIDE_CURSOR) == ended.out.count(SHOW_CURSOR) == 1
     assert ended.out.index(HIDE_CURSOR) < ended.out.index(SHOW_CURSOR)
     final = screen(ended.out, 80)
-    assert final[0] == f"2 jobs, {2 if launcher else 1} at a time"
+    assert final[0] == f"2 jobs, {at_a_time} at a time (jobs={at_a_time})"
     for start in ("[1/2] adam b=128: reached 1.8 after ", "[2/2] adam b=256: reached 1.8 after "):
         assert sum(line.startswith(start) for line in final[1:3]) == 1
     assert final[4].split()[:4] == ["optimizer", "b", "seed", "status"]  # the report's
@@ -215,12 +212,10 @@ def test_a_sweep_in_a_terminal(forks, tmp_path, launcher):
     assert not any("threshold  " in line or "jobs done" in line for line in final)
 
 
-@pytest.mark.parametrize(
-    "launcher", [[], pytest.param(JOBLIB, marks=pytest.mark.slow)], ids=["serial", "joblib"]
-)
-def test_ctrl_c_in_a_terminal(forks, tmp_path, launcher):
+@pytest.mark.parametrize("at_a_time", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_ctrl_c_in_a_terminal(forks, tmp_path, at_a_time):
     counted = tmp_path / "counted"
-    arguments = ["-m", *SLOWLY, f"+model.counted={counted}", "seed=0,1,2", *launcher]
+    arguments = ["-m", *SLOWLY, f"+model.counted={counted}", "seed=0,1,2", f"jobs={at_a_time}"]
     ended = ran(
         forks, arguments, tmp_path / "out", terminal=(100, 24), signals=[2], trains=str(counted)
     )
@@ -231,7 +226,7 @@ def test_ctrl_c_in_a_terminal(forks, tmp_path, launcher):
     saved = r"\[\d/3\]adam\S+b=256(seed=\d)?:interruptedafter\d+steps?,.*;thesamecommand"
     assert re.search(saved, said)
     assert "jobsdone" not in said and "waiting" not in said
-    if launcher:
+    if at_a_time > 1:
         assert final[1] == "stopping: the running jobs save themselves"
         assert final[-1] == "interrupted; the same command goes on with what is not finished"
 

@@ -93,7 +93,7 @@ def test_the_command_line_overrides_what_is_stored(stored):
 
 def test_stored_configurations_can_be_swept_over(cli, tmp_path, stored):
     out = tmp_path / "swept"
-    outcome = cli("-m", f"repeat={stored}", TRUSTED, "seed=3,4", f"output_dir={out}")
+    outcome = cli("-m", f"repeat={stored}", TRUSTED, "seed=3,4", "jobs=1", f"output_dir={out}")
     assert outcome.code == 0, outcome.err
     seeds = sorted(json.loads(path.read_text())["seed"] for path in out.glob("*/*/result.json"))
     assert seeds == [3, 4]

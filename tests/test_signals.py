@@ -85,8 +85,7 @@ def test_a_parallel_sweep_stops_after_all_running_jobs_have_saved_themselves(
     """The signal reaches the workers too, as it does from a terminal."""
     sweep = command(
         "-m", *SLOWLY, f"+model.counted={tmp_path / 'counted'}", f"seed=range({jobs})",
-        f"output_dir={tmp_path / 'out'}",
-        "hydra/launcher=joblib", "hydra.launcher.n_jobs=2",
+        f"output_dir={tmp_path / 'out'}", "jobs=2",
     )  # fmt: skip
     process = start(sweep)
     running = min(jobs, 2)
@@ -173,16 +172,14 @@ with one_line_errors():
     "sweep",
     [
         [],
-        pytest.param(
-            ["-m", "seed=0,1", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"], marks=SLOW
-        ),
+        pytest.param(["-m", "seed=0,1", "jobs=2"], marks=SLOW),
     ],
 )
 def test_a_clusters_warning_is_handed_over_after_the_run_was_saved(tmp_path, sweep):
     counted = f"+model.counted={tmp_path / 'counted'}"
     arguments = [*SLOWLY, counted, f"output_dir={tmp_path / 'out'}"]
     (tmp_path / "launcher.py").write_text(LAUNCHER)
-    process = start([sys.executable, str(tmp_path / "launcher.py"), *sweep, *arguments])
+    process = start([sys.executable, str(tmp_path / "launcher.py"), *arguments, *sweep])
     wait_until_training(tmp_path, 2 if sweep else 1)
     process.send_signal(signal.SIGUSR2)
     out, err = process.communicate(timeout=120)

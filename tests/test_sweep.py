@@ -8,6 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from cbs_lightning.config import compose
 from cbs_lightning.paper import paper_cells
 from cbs_lightning.results import Status, answers, read_run
+from cbs_lightning.threads import cores
 from hydra_plugins.cbs_grid_sweeper import GridSweeper, cells
 from tests.conftest import TINY
 
@@ -125,24 +126,32 @@ def test_a_failing_job_does_not_take_the_others_down(cli, tmp_path, seed_1_fails
     assert "failed" in outcome.out.split("[3/3]")[1]
 
 
-def test_two_jobs_at_once_share_the_cores(cli, tmp_path):
-    outcome = cli(
-        "-m", *TINY, "seed=0,1,2", "stop.max_epochs=1", "hydra/launcher=joblib",
-        "threads=null", "hydra.launcher.n_jobs=2", f"output_dir={tmp_path}",
-    )  # fmt: skip
+def test_jobs_at_the_same_time_share_the_cores(cli, tmp_path, monkeypatch, sweeper):
+    given = ["-m", *TINY, "stop.max_epochs=1", "threads=null", f"output_dir={tmp_path}"]
+    outcome = cli(*given, "seed=0,1,2", "jobs=auto")
     assert outcome.code == 0, outcome.err
-    assert "3 jobs, 2 at a time" in outcome.out
+    at_a_time = min(3, cores())
+    assert outcome.out.startswith(f"3 jobs, {at_a_time} at a time (")
     assert found(tmp_path) == [("adam", 256, seed) for seed in (0, 1, 2)]
-    from cbs_lightning.threads import cores
-
     for path in tmp_path.glob("*/*/result.json"):
-        assert json.loads(path.read_text())["threads"] == max(1, cores() // 2)
+        assert json.loads(path.read_text())["threads"] == cores() // at_a_time
+    # What is known needs no workers, nor does a single run.
+    launcher, launched = sweeper._launcher, []
+    monkeypatch.setattr(
+        sweeper, "_launcher", lambda self, runs: launched.append(runs) or launcher(self, runs)
+    )
+    again = cli(*given, "seed=0,1,2", "jobs=2")
+    assert again.code == 0 and again.out.count("known already") == 3 and launched == []
+    more = cli(*given, "seed=0,1,2,3", "jobs=2")
+    assert more.code == 0 and more.out.count("known already") == 3 and launched == [1]
+    (new,) = tmp_path.glob("*/*seed3*/result.json")
+    assert json.loads(new.read_text())["threads"] == max(1, cores() // 2)
 
 
 def test_a_worker_that_is_killed_does_not_take_the_others_down(cli, tmp_path):
     outcome = cli(
-        "-m", *TINY, "model=deadly", "seed=0,1,2,3", "stop.max_epochs=1", "hydra/launcher=joblib",
-        "hydra.launcher.n_jobs=2", f"output_dir={tmp_path}",
+        "-m", *TINY, "model=deadly", "seed=0,1,2,3", "stop.max_epochs=1", "jobs=2",
+        f"output_dir={tmp_path}",
     )  # fmt: skip
     assert outcome.code == 1
     assert "a worker process died" in outcome.out
@@ -252,10 +261,10 @@ def test_sweeping_a_hyperparameter_gives_a_variant_each(cli, tmp_path):
 def test_several_thresholds_for_one_run(cli, tmp_path):
     outcome = cli(
         "-m", *TINY, "stop.loss=1.8,1.3", "seed=0,1", f"output_dir={tmp_path}",
-        "hydra/launcher=joblib", "hydra.launcher.n_jobs=2",
+        "jobs=auto", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2",
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
-    assert "4 jobs" in outcome.out
+    assert outcome.out.startswith("4 jobs, 2 at a time (hydra.launcher.n_jobs=2)\n")
     stored = [read_run(path.parent) for path in tmp_path.glob("*/*/result.json")]
     assert len(stored) == 2
     for run in stored:  # whichever was asked for last

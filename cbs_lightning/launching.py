@@ -1,0 +1,63 @@
+"""How a sweep is launched: by the user's launcher as that says, else by the key `jobs`."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hydra_plugins.hydra_joblib_launcher.config import JobLibLauncherConf
+from omegaconf import DictConfig, OmegaConf
+
+from cbs_lightning.choices import AUTO
+from cbs_lightning.errors import ConfigError
+from cbs_lightning.jobs import AtATime, automatic
+from cbs_lightning.threads import cores
+
+N_JOBS = "hydra.launcher.n_jobs"
+
+
+def chosen(config: DictConfig, jobs: Sequence[DictConfig]) -> AtATime:
+    """How many of a sweep's jobs run at a time; `config` is the sweep's own, with Hydra's part."""
+    asked = jobs[0].jobs
+    if any(job.jobs != asked for job in jobs):
+        values = ",".join(dict.fromkeys(str(job.jobs) for job in jobs))
+        raise ConfigError("jobs", values, "a sweep has one value of it")
+    if _names_launcher(config):
+        found = _as_launcher_says(config.hydra, asked)
+    else:
+        found = automatic(jobs) if asked == AUTO else AtATime(asked, f"jobs={asked}")
+    return replace(found, runs=min(found.runs, len(jobs)))
+
+
+def with_launcher(config: DictConfig, runs: int) -> DictConfig:
+    """The configuration with a launcher of so many runs at a time.
+
+    It has no idle workers, which a signal to all of a group would kill.
+    """
+    config = config.copy()
+    if "n_jobs" in config.hydra.launcher:
+        config.hydra.launcher.n_jobs = runs
+    elif runs > 1:
+        config.hydra.launcher = OmegaConf.structured(JobLibLauncherConf(n_jobs=runs))
+    return config
+
+
+def _names_launcher(config: DictConfig) -> bool:
+    return bool(config.hydra.runtime.choices["hydra/launcher"] != "basic")
+
+
+def _as_launcher_says(hydra: DictConfig, asked: int | str) -> AtATime:
+    name = hydra.runtime.choices["hydra/launcher"]
+    if "n_jobs" not in hydra.launcher:
+        if asked not in (AUTO, 1):
+            reason = f"hydra/launcher={name} has settings of its own; allowed with it: auto"
+            raise ConfigError("jobs", asked, reason)
+        return AtATime(1, f"in each process of {name}")
+    n_jobs = hydra.launcher.n_jobs
+    if not isinstance(n_jobs, int) or n_jobs == 0:
+        raise ConfigError(N_JOBS, n_jobs, "must be a whole number, not 0")
+    runs = n_jobs if n_jobs > 0 else max(1, cores() + 1 + n_jobs)
+    if asked in (AUTO, runs):
+        return AtATime(runs, f"{N_JOBS}={n_jobs}")
+    assert isinstance(asked, int)
+    if any(override.lstrip("+").startswith(f"{N_JOBS}=") for override in hydra.overrides.hydra):
+        raise ConfigError("jobs", asked, f"{N_JOBS}={n_jobs} says otherwise; set one of the two")
+    return AtATime(asked, f"jobs={asked}")
