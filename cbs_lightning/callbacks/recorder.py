@@ -56,6 +56,11 @@ class TrajectoryRecorder(L.Callback):
     def resume(self) -> None:
         self._started = time.perf_counter()
 
+    def leave_out(self, seconds: float) -> None:
+        """The latest ones were not training."""
+        if self._started is not None:
+            self._started += seconds
+
     def on_train_epoch_start(self, *_: Any) -> None:
         self.resume()
 
