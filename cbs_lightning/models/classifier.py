@@ -71,7 +71,7 @@ class Classifier(L.LightningModule, ABC):
             # what is kept of a step is computed outside of the graph.
             optimizer.zero_grad()
             if self.cuda_graphs:
-                torch.compiler.cudagraph_mark_step_begin()
+                torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
             loss, correct = self._backward(images, labels)
             optimizer.step()
             losses.append(loss)
