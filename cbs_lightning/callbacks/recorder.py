@@ -15,8 +15,8 @@ from cbs_lightning.trajectory import Trajectory
 class TrajectoryRecorder(L.Callback):
     """Holds the run's trajectory and `seconds`, training alone.
 
-    Within an epoch the values stay on the training device; at its end, when a checkpoint is taken,
-    and every few seconds, they are fetched at once: only then does training wait for the device.
+    Within an epoch the values stay on the training device; at its end and when a checkpoint is
+    taken they are fetched at once: only then does training wait for a GPU.
     A trajectory ends with the first loss that is not finite.
     """
 

@@ -47,7 +47,8 @@ class Classifier(L.LightningModule, ABC):
         self.optimizer_factory = optimizer
         self.micro_batch_size = micro_batch_size
         self.cuda_graphs = False  # of the compiled net
-        self.test_accuracy = MulticlassAccuracy(num_classes, average="micro")
+        # Validation would wait for the device; the data module has checked the labels.
+        self.test_accuracy = MulticlassAccuracy(num_classes, average="micro", validate_args=False)
 
     @abstractmethod
     def build_net(self, in_channels: int, num_classes: int) -> nn.Module: ...
