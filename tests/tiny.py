@@ -52,9 +52,9 @@ class Counted(Tiny):
 class Restless(Classifier):
     """Has all that a checkpoint must hold: BatchNorm's statistics, and dropout's random numbers."""
 
-    def __init__(self, dropout: float = 0.2, **classifier: Any) -> None:
+    def __init__(self, *arguments: Any, dropout: float = 0.2, **classifier: Any) -> None:
         self.dropout = dropout
-        super().__init__(**classifier)
+        super().__init__(*arguments, **classifier)
 
     def build_net(self, in_channels: int, num_classes: int) -> nn.Module:
         return nn.Sequential(
