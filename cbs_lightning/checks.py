@@ -11,6 +11,7 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from cbs_lightning.choices import AUTO
+from cbs_lightning.compilation import CUDA_GRAPHS, MODES, obstacle
 from cbs_lightning.data import ImageDataModule
 from cbs_lightning.errors import ConfigError
 from cbs_lightning.models import Classifier
@@ -61,6 +62,8 @@ def check(cfg: DictConfig) -> None:
     )
     _check_stop(cfg.stop)
     _check_trainer(cfg.trainer)
+    if cfg.compile is not None:
+        _check_compile(cfg)
     for group in GIVEN_BY_RUN:
         _check_arguments(group, cfg[group])
     _check_optimizer(cfg.optimizer, cfg.names.optimizer)
@@ -103,6 +106,25 @@ def _check_trainer(trainer: DictConfig) -> None:
     deterministic = trainer.get("deterministic", False)
     valid = deterministic in (True, False, "warn")
     _require(valid, "trainer.deterministic", deterministic, "allowed: true, false, warn")
+
+
+def _check_compile(cfg: DictConfig) -> None:
+    mode = cfg.compile
+    _require(mode in MODES, "compile", mode, _one_of(("null", *MODES)))
+    allowed = "not with activation_checkpointing=true; allowed with it: null"
+    _require(not cfg.activation_checkpointing, "compile", mode, allowed)
+    # Adding to a gradient that a CUDA graph wrote adds to what the next replay overwrites.
+    allowed = "not with micro_batch_size; allowed with it: null, default"
+    sliced = cfg.micro_batch_size is not None
+    _require(mode != CUDA_GRAPHS or not sliced, "compile", mode, allowed)
+    if (reason := obstacle(mode, _device_type(cfg.trainer.accelerator))) is not None:
+        raise ConfigError("compile", mode, reason)
+
+
+def _device_type(accelerator: str) -> str:
+    if accelerator in ("auto", "gpu"):
+        return next((name for name, is_here in GPUS.items() if is_here()), "cpu")
+    return accelerator
 
 
 def _check_optimizer(optimizer: DictConfig, name: str) -> None:

@@ -21,7 +21,7 @@ from cbs_lightning.repeat import repeated
 CONF_DIR = Path(__file__).parents[1] / "conf"
 GROUPS = ("data", "model", "optimizer")
 # What decides a run's losses. Everything else of the trainer's settings does too, but these:
-LOSS_KEYS = (*GROUPS, "batch_size", "micro_batch_size", "seed")
+LOSS_KEYS = (*GROUPS, "batch_size", "micro_batch_size", "compile", "seed")
 NEUTRAL_TRAINER_KEYS = ("accelerator", "devices", "profiler")
 
 
@@ -118,8 +118,11 @@ def identity(cfg: DictConfig) -> dict[str, Any]:
 
 
 def config_hash(cfg: DictConfig) -> str:
+    values = _flat(identity(cfg))
+    if values["compile"] is None:  # as of runs from before there was this key
+        del values["compile"]
     # 1 and 1.0 are one setting.
-    canonical = json.dumps(_flat(identity(cfg)), sort_keys=True, default=str)
+    canonical = json.dumps(values, sort_keys=True, default=str)
     canonical = re.sub(r"(?<=\d)\.0\b", "", canonical)
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 

@@ -36,6 +36,7 @@ from cbs_lightning.checkpoints import (
     remove_checkpoints,
 )
 from cbs_lightning.choices import resolve
+from cbs_lightning.compilation import compile_net, uncompiled
 from cbs_lightning.config import config_hash, hyperparameters
 from cbs_lightning.data import ImageDataModule
 from cbs_lightning.errors import ConfigError, UserError
@@ -111,6 +112,9 @@ def train(
         trainer = _trainer(cfg, request, directory, title, (stop, signals, checkpointing))
         device = trainer.strategy.root_device
         model = build_model(cfg, data, device)
+        if cfg.compile is not None:
+            deterministic = bool(cfg.trainer.get("deterministic"))
+            compile_net(model, cfg.compile, deterministic=deterministic, took=recorder.leave_out)
         result = replace(
             result,
             micro_batch_size=model.micro_batch_size,
@@ -131,7 +135,8 @@ def train(
         trainer.fit(model, datamodule=data, ckpt_path=resume, weights_only=True)
         ended = stop.status or (Status.INTERRUPTED if signals.received else Status.EXHAUSTED)
         if ended in (Status.REACHED, Status.EXHAUSTED) and data.split.test is not None:
-            (tested,) = trainer.test(model, datamodule=data, verbose=False)
+            with uncompiled(cfg.compile):
+                (tested,) = trainer.test(model, datamodule=data, verbose=False)
             result = replace(result, test_accuracy=tested["test_accuracy"])
     except ConfigError:
         raise
@@ -171,7 +176,7 @@ def _needs_less(cfg: DictConfig, asked: int | str | None) -> str:
     """What a user who asked for these slices can still do about a want of memory."""
     slices = "micro_batch_size=auto" if asked is None else "a smaller number as micro_batch_size"
     ways = [f"set {slices} (with BatchNorm that changes the losses)"]
-    if not cfg.activation_checkpointing:
+    if not cfg.activation_checkpointing and cfg.compile is None:
         ways.append("set activation_checkpointing=true (that does not)")
     if (cfg.sweep.workers or 1) > 1:
         ways.append("run fewer jobs at a time (jobs=1)")

@@ -42,6 +42,23 @@ BAD = [
     ("micro_batch_size=some", "micro_batch_size=some", "null or auto"),
     ("micro_batch_size=true", "micro_batch_size=True", "null or auto"),
     ("activation_checkpointing=1", "activation_checkpointing=1", "true or false"),
+    ("compile=fast", "compile=fast", "allowed: default, null, reduce-overhead"),
+    ("compile=true", "compile=True", "allowed: default, null, reduce-overhead"),
+    (
+        "compile=reduce-overhead trainer.accelerator=cpu",
+        "compile=reduce-overhead",
+        "CUDA graphs need a CUDA GPU; allowed here: null, default",
+    ),
+    (
+        "compile=reduce-overhead micro_batch_size=8",
+        "compile=reduce-overhead",
+        "not with micro_batch_size; allowed with it: null, default",
+    ),
+    (
+        "compile=default activation_checkpointing=true",
+        "compile=default",
+        "not with activation_checkpointing=true; allowed with it: null",
+    ),
     ("checkpoint.keep=yes_please", "checkpoint.keep=yes_please", "true or false"),
     ("trusted_packages=os", "trusted_packages=os", "list"),
     ("trusted_packages=[1]", "trusted_packages=[1]", "list"),
@@ -128,6 +145,8 @@ SAME = [
 DIFFERENT = [
     ["batch_size=8"],
     ["micro_batch_size=8"],
+    ["compile=default"],
+    ["compile=reduce-overhead"],
     ["seed=1"],
     ["optimizer=sgd"],
     ["optimizer.lr=0.01"],
@@ -152,6 +171,13 @@ def test_the_hash_covers_what_determines_the_losses_and_nothing_else():
     assert len({config_hash(compose(overrides)) for overrides in distinct}) == len(distinct)
 
 
+def test_the_hash_of_a_configuration_stays_what_it_was():
+    """Else finished runs would not be found again."""
+    assert config_hash(compose([])) == "2055d13b89a807b9"
+    paper = compose(["experiment=cifar10_resnet20", "batch_size=2048"])
+    assert config_hash(paper) == "7a03f5a7fd0dccdc"
+
+
 @pytest.mark.parametrize(
     ("overrides", "study", "variant"),
     [
@@ -168,6 +194,7 @@ def test_the_hash_covers_what_determines_the_losses_and_nothing_else():
         (["study=mine", "data=mnist", "model=resnet18"], "mine", "adam mnist resnet18"),
         (["experiment=digits", "study=mine"], "mine", "adam"),
         (["micro_batch_size=8"], "digits_resnet20", "adam micro_batch_size=8"),
+        (["compile=default"], "digits_resnet20", "adam compile=default"),
     ],
 )
 def test_study_and_variant(overrides, study, variant):

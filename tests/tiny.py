@@ -52,12 +52,16 @@ class Counted(Tiny):
 class Restless(Classifier):
     """Has all that a checkpoint must hold: BatchNorm's statistics, and dropout's random numbers."""
 
+    def __init__(self, *arguments: Any, dropout: float = 0.2, **classifier: Any) -> None:
+        self.dropout = dropout
+        super().__init__(*arguments, **classifier)
+
     def build_net(self, in_channels: int, num_classes: int) -> nn.Module:
         return nn.Sequential(
             nn.Conv2d(in_channels, 8, 3, stride=2, padding=1),
             nn.BatchNorm2d(8),
             nn.ReLU(),
-            nn.Dropout(0.2),
+            nn.Dropout(self.dropout),
             nn.Flatten(),
             nn.Linear(8 * 4 * 4, num_classes),
         )

@@ -15,8 +15,8 @@ from cbs_lightning.trajectory import Trajectory
 class TrajectoryRecorder(L.Callback):
     """Holds the run's trajectory and `seconds`, training alone.
 
-    Within an epoch the values stay on the training device; at its end, when a checkpoint is taken,
-    and every few seconds, they are fetched at once: only then does training wait for the device.
+    Within an epoch the values stay on the training device; at its end and when a checkpoint is
+    taken they are fetched at once: only then does training wait for a GPU.
     A trajectory ends with the first loss that is not finite.
     """
 
@@ -55,6 +55,11 @@ class TrajectoryRecorder(L.Callback):
 
     def resume(self) -> None:
         self._started = time.perf_counter()
+
+    def leave_out(self, seconds: float) -> None:
+        """The latest ones were not training."""
+        if self._started is not None:
+            self._started += seconds
 
     def on_train_epoch_start(self, *_: Any) -> None:
         self.resume()

@@ -9,15 +9,16 @@ from cbs_lightning.callbacks.recorder import TrajectoryRecorder
 from cbs_lightning.results import Status
 from cbs_lightning.trajectory import Reading, Rule, Trajectory, first_crossing, last_reading
 
-SECONDS_BETWEEN_LOOKS = 10  # each waits for the device
+SECONDS_BETWEEN_LOOKS = 10
 
 
 class StopAtThreshold(L.Callback):
     """Ends training once the recorded losses meet the threshold by the rule, or are not finite.
 
     Looks after the last step of every epoch: a crossing may be noticed late, but is counted where
-    it was. Whether the losses are finite is looked at every few seconds, too. A run that goes on
-    from a checkpoint looks at its whole epochs first, so that it ends where it would have ended.
+    it was. On a CPU, where nothing has to be waited for, it looks every few seconds whether the
+    losses are finite, too. A run that goes on from a checkpoint looks at its whole epochs first, so
+    that it ends where it would have ended.
     `status` stays None while neither happened. Logs `steps`, `sfo`, `samples`, `loss`, `accuracy`
     and `seconds` to the trainer's metrics when the threshold is reached.
     """
@@ -43,12 +44,14 @@ class StopAtThreshold(L.Callback):
         if whole:
             self._look(trainer, module, self.recorder.trajectory[:whole])
 
-    def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, *_: Any
+    ) -> None:
         end_of_epoch = trainer.global_step % self.rule.steps_per_epoch == 0
         if end_of_epoch or trainer.global_step >= trainer.max_steps:
             self.recorder.pause()
             self._look(trainer, module, self.recorder.trajectory)
-        elif time.monotonic() - self._looked >= SECONDS_BETWEEN_LOOKS:
+        elif outputs["loss"].is_cpu and time.monotonic() - self._looked >= SECONDS_BETWEEN_LOOKS:
             self.recorder.fetch()
             if self.recorder.trajectory.first_non_finite() is not None:
                 self._look(trainer, module, self.recorder.trajectory)

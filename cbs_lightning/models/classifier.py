@@ -46,7 +46,9 @@ class Classifier(L.LightningModule, ABC):
         self.net = self.build_net(in_channels, num_classes).to(memory_format=torch.channels_last)
         self.optimizer_factory = optimizer
         self.micro_batch_size = micro_batch_size
-        self.test_accuracy = MulticlassAccuracy(num_classes, average="micro")
+        self.cuda_graphs = False  # of the compiled net
+        # Validation would wait for the device; the data module has checked the labels.
+        self.test_accuracy = MulticlassAccuracy(num_classes, average="micro", validate_args=False)
 
     @abstractmethod
     def build_net(self, in_channels: int, num_classes: int) -> nn.Module: ...
@@ -66,7 +68,11 @@ class Classifier(L.LightningModule, ABC):
             steps_left = self.trainer.max_steps - self.trainer.global_step
         losses, corrects, sizes = [], [], []
         for images, labels in itertools.islice(chunk, steps_left):
+            # To None: a graph's gradients are overwritten by its next replay. So are the logits;
+            # what is kept of a step is computed outside of the graph.
             optimizer.zero_grad()
+            if self.cuda_graphs:
+                torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
             loss, correct = self._backward(images, labels)
             optimizer.step()
             losses.append(loss)
