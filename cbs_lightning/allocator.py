@@ -13,7 +13,7 @@ NEVER = 2**31 - 1
 def freed_memory_kept() -> Iterator[None]:
     """While inside, glibc keeps what is freed; afterwards the system has it back.
 
-    For CPU runs: a GPU's memory is kept by torch. Other libraries do as they always do.
+    For runs on a CPU: a GPU's memory is kept by torch itself. Without glibc nothing changes.
     """
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "mallopt") or not hasattr(libc, "malloc_trim"):

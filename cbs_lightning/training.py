@@ -5,7 +5,7 @@ import os
 import traceback
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from omegaconf import DictConfig, OmegaConf
 
 from cbs_lightning import record, results
+from cbs_lightning.allocator import freed_memory_kept
 from cbs_lightning.board import board_of
 from cbs_lightning.build import build_model
 from cbs_lightning.callbacks import (
@@ -132,7 +133,8 @@ def train(
         }
         _say_where_it_begins(title, checkpoint, stored, cfg.checkpoint.keep)
         resume = checkpoint.path if checkpoint is not None else None
-        trainer.fit(model, datamodule=data, ckpt_path=resume, weights_only=True)
+        with freed_memory_kept() if device.type == "cpu" else nullcontext():
+            trainer.fit(model, datamodule=data, ckpt_path=resume, weights_only=True)
         ended = stop.status or (Status.INTERRUPTED if signals.received else Status.EXHAUSTED)
         if ended in (Status.REACHED, Status.EXHAUSTED) and data.split.test is not None:
             with uncompiled(cfg.compile):
