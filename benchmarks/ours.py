@@ -1,11 +1,10 @@
-"""This project's own path, as `train.py` goes it, giving others their turn between two chunks."""
+"""This project's own path, as `train.py` goes it, which gives others their turn now and then."""
 
 import io
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import redirect_stdout
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 
@@ -13,33 +12,50 @@ from cbs_lightning.config import compose
 from cbs_lightning.models import Classifier, ResNet20, ResNet20Authors
 from cbs_lightning.run import run
 
-Turn = Callable[[int, float], bool]  # steps made and seconds they took -> whether to go on
 
+class Guests(Protocol):
+    every: int  # steps of a run between two turns of theirs
 
-class Terminal(io.StringIO):
-    """Looks like one, so that a run shows its progress bar."""
+    def between_steps(self) -> None: ...
 
-    encoding = "utf-8"
-
-    def isatty(self) -> bool:
-        return True
+    def after_chunk(self, steps: int, seconds: float) -> bool:
+        """What the run did since it was here last; whether it is to go on."""
 
 
 class Hosting(Classifier):
-    """Calls `turn` after each chunk, when all callbacks are through; its clock stands still then.
+    """Lets guests in between two steps, and after each chunk when all callbacks are through.
 
-    Deterministic algorithms, which a run asks torch for, are off for the others.
+    Its clock stands still meanwhile. Deterministic algorithms, which a run asks torch for, are off
+    for them.
     """
 
-    turn: ClassVar[Turn]
-    _resumed: float | None = None
+    guests: ClassVar[Guests]
 
-    def on_train_batch_end(self, outputs: Any, *_: Any) -> None:
-        now = time.perf_counter()
+    def __init__(self, **classifier: Any) -> None:
+        super().__init__(**classifier)
+        self.net.register_forward_pre_hook(self._before_step)
+        self._steps = 0  # of this chunk
+        self._seconds = 0.0
+        self._resumed = time.perf_counter()
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        self._pause()
+        self.trainer.should_stop = not self.guests.after_chunk(self._steps, self._seconds)
+        self._steps, self._seconds = 0, 0.0
+        self._resume()
+
+    def _before_step(self, *_: Any) -> None:
+        if self._steps and self._steps % self.guests.every == 0:
+            self._pause()
+            self.guests.between_steps()
+            self._resume()
+        self._steps += 1
+
+    def _pause(self) -> None:
+        self._seconds += time.perf_counter() - self._resumed
         torch.use_deterministic_algorithms(False)
-        steps = len(outputs["size"])
-        go_on = type(self).turn(steps, now - self._resumed) if self._resumed is not None else True
-        self.trainer.should_stop = not go_on
+
+    def _resume(self) -> None:
         torch.use_deterministic_algorithms(True, warn_only=True)
         self._resumed = time.perf_counter()
 
@@ -58,10 +74,19 @@ HOSTS: dict[str, type[Hosting]] = {
 }
 
 
-def train(overrides: list[str], model: str, turn: Turn) -> None:
-    """Run a configuration with everything on, until `turn` says that it is enough."""
+class Terminal(io.StringIO):
+    """Looks like one, so that a run shows its progress bar."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def train(overrides: list[str], model: str, guests: Guests) -> None:
+    """Run a configuration with everything on, until the guests have seen enough."""
     host = HOSTS[model]
-    host.turn = staticmethod(turn)
+    host.guests = guests
     with tempfile.TemporaryDirectory() as directory, redirect_stdout(Terminal()):
         cfg = compose(
             [

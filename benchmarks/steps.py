@@ -3,28 +3,20 @@
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
 from benchmarks import ours
-from benchmarks.alternatives import ALTERNATIVES, Problem
+from benchmarks.alternatives import ALTERNATIVES, FINELY, Problem
 from benchmarks.images import CIFAR10Shaped
 from cbs_lightning.data import Digits, Images
 from cbs_lightning.threads import cores
 
 BATCH_SIZES = (4, 32, 256, 2048)
-SECONDS_PER_TURN = 0.2  # of each alternative, but at least a step
-SECONDS_PER_CELL = 7.0
-ROUNDS = (3, 15)  # at least and at most
-DATA = {
-    "digits": ["data=digits"],
-    "cifar10": [
-        "data=cifar10",
-        f"data._target_={CIFAR10Shaped.__module__}.{CIFAR10Shaped.__qualname__}",
-    ],
-}
+SECONDS_PER_CELL = 10.0  # then as many rounds as it takes to have the least number of them
+ROUNDS = (3, 15)  # at least and at most, after one that does not count
+SAMPLES_BETWEEN_TURNS = 64
+DATA = {"digits": Digits, "cifar10": CIFAR10Shaped}
 
 
 @dataclass(frozen=True)
@@ -39,24 +31,29 @@ class Cell:
         threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
         return f"{self.data} {self.model} b={self.batch_size} {self.optimizer}, {threads}"
 
-
-@dataclass
-class Times:
-    """Seconds per step of each way to train, one entry a round; all of a round are neighbours."""
-
-    cell: Cell
-    of: dict[str, list[float]] = field(default_factory=dict)
-
-    def add(self, name: str, seconds_per_step: float) -> None:
-        self.of.setdefault(name, []).append(seconds_per_step)
+    @property
+    def is_huge(self) -> bool:
+        """A step of it takes as long as thousands of others: fewer are made."""
+        return (self.data, self.model, self.batch_size) == ("cifar10", "resnet20", 2048)
 
     @property
-    def rounds(self) -> int:
-        return len(self.of["ours"])
+    def is_possible(self) -> bool:
+        """1,797 digits leave a batch of one, of which that net's BatchNorm cannot learn."""
+        return (self.data, self.model, self.batch_size) != ("digits", "resnet20_authors", 4)
 
-    def ratio(self, above: str, below: str) -> "Ratio":
-        pairs = zip(self.of[above], self.of[below], strict=True)
-        return Ratio.of([a / b for a, b in pairs])
+
+def cells(*, every: bool) -> Iterator[Cell]:
+    """All combinations, or a balanced quarter: each batch size with each optimizer and number of
+    threads on some net and data."""
+    pairs = [("adam", 1), ("sgd", cores()), ("sgd", 1), ("adam", cores())]
+    problems = [(data, model) for data in DATA for model in ours.HOSTS]
+    for row, batch_size in enumerate(BATCH_SIZES):
+        for column, (data, model) in enumerate(problems):
+            shift = row + column
+            for optimizer, threads in pairs if every else [pairs[shift % len(pairs)]]:
+                cell = Cell(data, model, batch_size, optimizer, threads)
+                if cell.is_possible:
+                    yield cell
 
 
 @dataclass(frozen=True)
@@ -74,43 +71,75 @@ class Ratio:
         return f"{self.median:.2f} ({self.low:.2f}-{self.high:.2f})"
 
 
-def cells(*, every: bool) -> list[Cell]:
-    """Of all combinations each batch size, net and data set with either optimizer and thread
-    count, but not with all four pairs of those unless `every` one is wanted."""
-    pairs = [("adam", 1), ("sgd", cores()), ("sgd", 1), ("adam", cores())]
-    return [
-        Cell(data, model, batch_size, optimizer, threads)
-        for data in DATA
-        for model in ours.HOSTS
-        for batch_size in BATCH_SIZES
-        for optimizer, threads in dict.fromkeys(pairs if every else pairs[:2])
-        # Minutes: a step of it takes as long as 2,000 of the smallest.
-        if every or (data, model, batch_size, threads) != ("cifar10", "resnet20", 2048, 1)
+@dataclass
+class Times:
+    """Seconds per step of each way to train, one entry a round; all of a round are neighbours."""
+
+    cell: Cell
+    of: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def rounds(self) -> int:
+        return len(self.of.get("ours", ()))
+
+    def ratio(self, above: str, below: str) -> Ratio | None:
+        if above not in self.of or below not in self.of:
+            return None
+        return Ratio.of([a / b for a, b in zip(self.of[above], self.of[below], strict=True)])
+
+
+class Rounds:
+    """The guests of a run. A round is a chunk of the run, and as much of all the others.
+
+    What is compared to a few per cent takes its turn every few steps, the rest once a round.
+    """
+
+    def __init__(self, cell: Cell, images: Images) -> None:
+        problem = Problem(images, cell.model, cell.batch_size, cell.optimizer)
+        wanted = [name for name in ALTERNATIVES if name != "lightning" or cell.batch_size <= 256]
+        self._others = {name: ALTERNATIVES[name](problem) for name in wanted}
+        self.times = Times(cell)
+        self.every = max(1, SAMPLES_BETWEEN_TURNS // cell.batch_size)
+        self._least = 2 if cell.is_huge else ROUNDS[0]
+        self._warm = cell.is_huge
+        self._started = time.monotonic()
+        self._seconds = dict.fromkeys(self._others, 0.0)
+        self._steps = dict.fromkeys(self._others, 0)
+
+    def between_steps(self) -> None:
+        self._let(FINELY, self.every)
+
+    def after_chunk(self, steps: int, seconds: float) -> bool:
+        self._let(FINELY, self.every)
+        self._let([name for name in self._others if name not in FINELY], max(1, steps // 4))
+        if self._warm:
+            self.times.of.setdefault("ours", []).append(seconds / steps)
+            for name in self._others:
+                per_step = self._seconds[name] / self._steps[name]
+                self.times.of.setdefault(name, []).append(per_step)
+        else:
+            self._warm, self._started = True, time.monotonic()
+        self._seconds = dict.fromkeys(self._others, 0.0)
+        self._steps = dict.fromkeys(self._others, 0)
+        spent = time.monotonic() - self._started
+        enough = self.times.rounds >= ROUNDS[1] or spent > SECONDS_PER_CELL
+        return not (enough and self.times.rounds >= self._least)
+
+    def _let(self, names: list[str], steps: int) -> None:
+        for name in names:
+            self._seconds[name] += self._others[name].seconds(steps)
+            self._steps[name] += steps
+
+
+def measure(cell: Cell, images: Images) -> Times:
+    rounds = Rounds(cell, images)
+    data = DATA[cell.data]
+    overrides = [
+        f"data={cell.data}",
+        f"data._target_={data.__module__}.{data.__qualname__}",
+        f"optimizer={cell.optimizer}",
+        f"batch_size={cell.batch_size}",
+        f"threads={cell.threads}",
     ]
-
-
-def measure(cell: Cell, images: Images, *, seconds: float = SECONDS_PER_CELL) -> Times:
-    problem = Problem(images, cell.model, cell.batch_size, cell.optimizer)
-    alternatives = {name: make(problem) for name, make in ALTERNATIVES.items()}
-    times = Times(cell)
-    started = time.monotonic()
-
-    def turn(steps: int, ours_seconds: float) -> bool:
-        nonlocal started
-        per_step = ours_seconds / steps
-        many = max(1, round(SECONDS_PER_TURN / per_step))
-        found = {name: other.seconds(many) / many for name, other in alternatives.items()}
-        if not times.of and warm_up:
-            warm_up.pop()
-            started = time.monotonic()
-            return True
-        for name, value in {"ours": per_step, **found}.items():
-            times.add(name, value)
-        least, most = ROUNDS
-        spent = time.monotonic() - started
-        return times.rounds < least or (times.rounds < most and spent < seconds)
-
-    warm_up = [None]  # a first round that does not count
-    overrides = [*DATA[cell.data], f"optimizer={cell.optimizer}", f"threads={cell.threads}"]
-    ours.train([*overrides, f"batch_size={cell.batch_size}"], cell.model, turn)
-    return times
+    ours.train(overrides, cell.model, rounds)
+    return rounds.times

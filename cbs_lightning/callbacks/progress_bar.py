@@ -9,7 +9,7 @@ from cbs_lightning.callbacks.progress import FollowProgress
 from cbs_lightning.callbacks.stop import StopAtThreshold
 from cbs_lightning.wording import duration
 
-EVERY_SECONDS = 0.1
+EVERY_SECONDS = 0.5
 
 
 class ShowProgressBar(FollowProgress):
@@ -26,6 +26,7 @@ class ShowProgressBar(FollowProgress):
             TimeElapsedColumn(),
             TimeLeftColumn(),
             transient=True,
+            refresh_per_second=1 / EVERY_SECONDS,  # each takes milliseconds from the steps
         )
         self._task = self._bar.add_task(
             self.title, total=self.max_steps, completed=self.steps, state=self.described()
