@@ -1,14 +1,16 @@
 """Time per step: this project's path against other ways to train the same, in turns."""
 
-import statistics
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 from benchmarks import ours
 from benchmarks.alternatives import ALTERNATIVES, FINELY, Problem
 from benchmarks.images import CIFAR10Shaped
+from benchmarks.outcome import Finding, Outcome, Spread, Table, Target
 from cbs_lightning.data import Digits, Images
 from cbs_lightning.threads import cores
 
@@ -17,6 +19,26 @@ SECONDS_PER_CELL = 10.0  # then as many rounds as it takes to have the least num
 ROUNDS = (3, 15)  # at least and at most, after one that does not count
 SAMPLES_BETWEEN_TURNS = 64
 DATA = {"digits": Digits, "cifar10": CIFAR10Shaped}
+RATIOS = ("ours/raw", "ours/floor", "lightning/ours", "authors/ours")
+TARGETS: list[tuple[str, Callable[["Cell"], bool], Target]] = [
+    ("ours/raw", lambda cell: cell.batch_size == 4, Target("ours / raw, b = 4", 1.10, 1.03)),
+    ("ours/raw", lambda cell: cell.batch_size >= 32, Target("ours / raw, b >= 32", 1.05, 1.02)),
+    (
+        "ours/floor",
+        lambda cell: cell.batch_size >= 256,
+        Target("ours / floor, b >= 256", 1.15, 1.08),
+    ),
+    (
+        "lightning/ours",
+        lambda cell: cell.batch_size == 4,
+        Target("lightning / ours, b = 4", 1.15, 1.4, at_least=True),
+    ),
+    (
+        "authors/ours",
+        lambda cell: cell.batch_size >= 256 and cell.data == "cifar10",
+        Target("authors / ours, b >= 256, CIFAR-10", 1.35, 2, at_least=True),
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -56,21 +78,6 @@ def cells(*, every: bool) -> Iterator[Cell]:
                     yield cell
 
 
-@dataclass(frozen=True)
-class Ratio:
-    median: float
-    low: float  # quartiles
-    high: float
-
-    @classmethod
-    def of(cls, ratios: list[float]) -> "Ratio":
-        low, median, high = statistics.quantiles(ratios, method="inclusive")
-        return cls(median, low, high)
-
-    def __str__(self) -> str:
-        return f"{self.median:.2f} ({self.low:.2f}-{self.high:.2f})"
-
-
 @dataclass
 class Times:
     """Seconds per step of each way to train, one entry a round; all of a round are neighbours."""
@@ -82,10 +89,21 @@ class Times:
     def rounds(self) -> int:
         return len(self.of.get("ours", ()))
 
-    def ratio(self, above: str, below: str) -> Ratio | None:
+    def ratio(self, name: str) -> Spread | None:
+        """Such as ours/raw, if both were measured."""
+        above, _, below = name.partition("/")
         if above not in self.of or below not in self.of:
             return None
-        return Ratio.of([a / b for a, b in zip(self.of[above], self.of[below], strict=True)])
+        return Spread.of(a / b for a, b in zip(self.of[above], self.of[below], strict=True))
+
+    def numbers(self) -> dict[str, Any]:
+        found = {name: ratio for name in RATIOS if (ratio := self.ratio(name))}
+        return {
+            **asdict(self.cell),
+            "rounds": self.rounds,
+            "seconds_per_step": {name: asdict(Spread.of(of)) for name, of in self.of.items()},
+            "ratios": {name: asdict(ratio) for name, ratio in found.items()},
+        }
 
 
 class Rounds:
@@ -143,3 +161,37 @@ def measure(cell: Cell, images: Images) -> Times:
     ]
     ours.train(overrides, cell.model, rounds)
     return rounds.times
+
+
+def run(data_dir: Path, *, every: bool, tell: Callable[[str], None]) -> Outcome:
+    images = {name: data.load(data_dir).train for name, data in DATA.items()}
+    wanted = list(cells(every=every))
+    found = []
+    for number, cell in enumerate(wanted, 1):
+        tell(f"{number} of {len(wanted)}: {cell}")
+        found.append(measure(cell, images[cell.data]))
+    return Outcome([times.numbers() for times in found], [_table(found)], _findings(found))
+
+
+def _table(found: list[Times]) -> Table:
+    columns = ["data", "model", "b", "optimizer", "threads", "raw, ms a step", *RATIOS, "rounds"]
+    rows = []
+    for times in found:
+        cell = times.cell
+        values = [cell.data, cell.model, cell.batch_size, cell.optimizer, cell.threads]
+        milliseconds = f"{1000 * median(times.of['raw']):.4g}"
+        ratios = [times.ratio(name) or "" for name in RATIOS]
+        rows.append([str(value) for value in (*values, milliseconds, *ratios, times.rounds)])
+    return Table("Time per step: medians and quartiles of the rounds", columns, rows)
+
+
+def _findings(found: list[Times]) -> list[Finding]:
+    findings = []
+    for name, concerns, target in TARGETS:
+        ratios = {
+            str(times.cell): ratio
+            for times in found
+            if concerns(times.cell) and (ratio := times.ratio(name))
+        }
+        findings.append(Finding.of(target, ratios))
+    return findings
