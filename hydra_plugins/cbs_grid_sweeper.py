@@ -1,4 +1,8 @@
-"""A Hydra sweeper: a grid of rows, checked whole, run by any launcher, and summed up."""
+"""A Hydra sweeper: a grid of rows, checked whole, run by any launcher, and summed up.
+
+Hydra imports it for a run of its own as well: what takes long to import is imported where it is
+used.
+"""
 
 import itertools
 import signal
@@ -16,23 +20,17 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from joblib.externals.loky.process_executor import TerminatedWorkerError
 from omegaconf import DictConfig
 
-from cbs_lightning import results
+from cbs_lightning import frameworks, results
 from cbs_lightning.board import Board, JobState, Phase
-from cbs_lightning.checks import check
 from cbs_lightning.config import complete
 from cbs_lightning.errors import ConfigError, UserError
-from cbs_lightning.live_sweep import LiveSweep
 from cbs_lightning.locks import BusyError
 from cbs_lightning.results import Result, Status
-from cbs_lightning.run import check_run, run_directory
 from cbs_lightning.signals import hand_over
 from cbs_lightning.stopping import StopFile, stop_file_on_signal
-from cbs_lightning.sweep_report import print_report, write_and_tell
 from cbs_lightning.threads import cores
-from cbs_lightning.watching import watched_board
 from cbs_lightning.wording import INTERRUPTED, count_of, say
 
 Job = tuple[str, ...]  # the overrides of one run
@@ -65,6 +63,11 @@ class GridSweeper(Sweeper):
         self.task_function = task_function
 
     def sweep(self, arguments: list[str]) -> list[Result | None]:
+        frameworks.load()
+        from cbs_lightning.live_sweep import LiveSweep
+        from cbs_lightning.run import run_directory
+        from cbs_lightning.sweep_report import print_report, write_and_tell
+
         configs = self._checked(self._jobs(arguments))
         jobs = {job: run_directory(cfg) for job, cfg in configs.items()}
         self.workers = min(self._workers(), len(jobs))
@@ -96,6 +99,9 @@ class GridSweeper(Sweeper):
 
     def _checked(self, jobs: list[Job]) -> dict[Job, DictConfig]:
         """The jobs' configurations, after a check of them all."""
+        from cbs_lightning.checks import check
+        from cbs_lightning.run import check_run
+
         configs = {job: self._config(job) for job in jobs}
         for cfg in configs.values():
             check(cfg)
@@ -127,6 +133,8 @@ class GridSweeper(Sweeper):
 
     def _launch(self, jobs: dict[Job, Path], states: list[JobState]) -> list[Result | None]:
         """The jobs' results, None where one failed."""
+        from cbs_lightning.watching import watched_board
+
         started = time.time()
         sweep = {"jobs": len(jobs), "workers": self.workers, "started": started}
         shared = [f"sweep.{key}={value}" for key, value in sweep.items()]
@@ -154,6 +162,8 @@ class GridSweeper(Sweeper):
 
         A worker that dies does not take other jobs along: those that had begun run again alone.
         """
+        from joblib.externals.loky.process_executor import TerminatedWorkerError
+
         assert self.launcher is not None
         numbers = {job: number for number, job in enumerate(jobs, 1)}
         overrides = {job: [*job, *shared, f"sweep.job={numbers[job]}"] for job in jobs}
