@@ -26,6 +26,7 @@ from cbs_lightning import frameworks, results
 from cbs_lightning.board import Board, JobState, Phase
 from cbs_lightning.config import complete
 from cbs_lightning.errors import ConfigError, UserError
+from cbs_lightning.job_loader import JobLoader
 from cbs_lightning.locks import BusyError
 from cbs_lightning.results import Result, Status
 from cbs_lightning.signals import hand_over
@@ -57,9 +58,9 @@ class GridSweeper(Sweeper):
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
-        self.config_loader = hydra_context.config_loader
+        self.config_loader = JobLoader(hydra_context.config_loader.get_search_path())
         self.config = config
-        self.hydra_context = hydra_context
+        self.hydra_context = HydraContext(self.config_loader, hydra_context.callbacks)
         self.task_function = task_function
 
     def sweep(self, arguments: list[str]) -> list[Result | None]:
@@ -100,13 +101,13 @@ class GridSweeper(Sweeper):
     def _checked(self, jobs: list[Job]) -> dict[Job, DictConfig]:
         """The jobs' configurations, after a check of them all."""
         from cbs_lightning.checks import check
-        from cbs_lightning.run import check_run
+        from cbs_lightning.run import find_data
 
         configs = {job: self._config(job) for job in jobs}
         for cfg in configs.values():
             check(cfg)
         for cfg in configs.values():
-            check_run(cfg)
+            find_data(cfg)
         return configs
 
     def _config(self, job: Job) -> DictConfig:
@@ -162,6 +163,7 @@ class GridSweeper(Sweeper):
 
         A worker that dies does not take other jobs along: those that had begun run again alone.
         """
+        from hydra._internal.core_plugins.basic_launcher import BasicLauncher
         from joblib.externals.loky.process_executor import TerminatedWorkerError
 
         assert self.launcher is not None
@@ -169,6 +171,9 @@ class GridSweeper(Sweeper):
         overrides = {job: [*job, *shared, f"sweep.job={numbers[job]}"] for job in jobs}
         found: dict[Job, Any] = {}
         batches = [(list(jobs), False)]
+        if isinstance(self.launcher, BasicLauncher):
+            # One by one, since what it returns holds the configurations of all that it ran.
+            batches = [([job], False) for job in jobs]
         while batches:
             batch, wait = batches.pop(0)
             launched = time.time()
