@@ -1,10 +1,12 @@
 """torch, torchvision and Lightning, imported so that it takes a second less."""
 
 import gc
+from functools import cache
 
 
+@cache
 def load() -> None:
-    """Import them once; whoever uses them may then import them as usual."""
+    """Import them, once in a process; whoever uses them may then import them as usual."""
     was_enabled = gc.isenabled()
     gc.disable()  # among the million objects that imports make, looking for garbage takes long
     try:
