@@ -37,7 +37,7 @@ def start(repeats: int = 5) -> dict[str, float]:
 
 
 def further_runs(runs: int = 100) -> dict[str, float]:
-    """Of a sweep in one process: from the end of a run's training to the next one's first step."""
+    """Of a sweep in one process: from a run's last step to the end of the next one's first."""
     started, moments = run(["train.py", "-m", *ONE_STEP, f"seed=range({runs})"])
     first_steps = [moment for moment in moments if moment.what == FIRST_STEP]
     ends = [moment for moment in moments if moment.what == ENDED]

@@ -7,6 +7,7 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from cbs_lightning import frameworks
 from cbs_lightning.errors import ConfigError, UserError
 from cbs_lightning.results import CONFIG
 
@@ -25,7 +26,8 @@ def repeated(
 
     What the stored one does not say is as `cfg` has it, and so is what `overrides` override.
     """
-    from cbs_lightning.trust import check_targets  # needs torch, which takes seconds
+    frameworks.load()  # only where it is needed, since it takes seconds
+    from cbs_lightning.trust import check_targets
 
     stored = _read(cfg)
     check_targets(stored, cfg.trusted_packages)

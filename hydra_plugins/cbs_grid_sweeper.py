@@ -64,12 +64,11 @@ class GridSweeper(Sweeper):
         self.task_function = task_function
 
     def sweep(self, arguments: list[str]) -> list[Result | None]:
-        frameworks.load()
+        configs = self._checked(self._jobs(arguments))
         from cbs_lightning.live_sweep import LiveSweep
         from cbs_lightning.run import run_directory
         from cbs_lightning.sweep_report import print_report, write_and_tell
 
-        configs = self._checked(self._jobs(arguments))
         jobs = {job: run_directory(cfg) for job, cfg in configs.items()}
         self.workers = min(self._workers(), len(jobs))
         self.launcher = self._launcher()
@@ -100,10 +99,12 @@ class GridSweeper(Sweeper):
 
     def _checked(self, jobs: list[Job]) -> dict[Job, DictConfig]:
         """The jobs' configurations, after a check of them all."""
+        configs = {job: self._config(job) for job in jobs}
+        # Only now, so that a mistake that Hydra finds is told at once.
+        frameworks.load()
         from cbs_lightning.checks import check
         from cbs_lightning.run import find_data
 
-        configs = {job: self._config(job) for job in jobs}
         for cfg in configs.values():
             check(cfg)
         for cfg in configs.values():
