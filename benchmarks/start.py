@@ -16,7 +16,7 @@ TELL = f"from benchmarks.moments import tell; tell({FIRST_STEP!r})"
 ONE_STEP = ["model._target_=benchmarks.timed_model.Timed", "stop.max_steps=1"]
 
 
-def start(repeats: int = 5) -> dict[str, float]:
+def start(repeats: int = 3) -> dict[str, float]:
     """A run to its first step, beside a process that imports the frameworks alone: medians."""
     commands = {"imports": ["-c", f"{IMPORTS}; {TELL}"], "run": ["train.py", *ONE_STEP]}
     seconds: dict[str, list[float]] = {name: [] for name in commands}
@@ -42,13 +42,15 @@ def further_runs(runs: int = 100) -> dict[str, float]:
     first_steps = [moment for moment in moments if moment.what == FIRST_STEP]
     ends = [moment for moment in moments if moment.what == ENDED]
     between = [b.at - a.at for a, b in zip(ends, first_steps[1:], strict=False)]
+    resident = [end.resident for end in ends]
     fifth = max(1, runs // 5)
     return {
         "sweep_start_seconds": first_steps[0].at - started,
         "between_runs_seconds": median(between),
         "between_first_runs_seconds": median(between[:fifth]),
         "between_last_runs_seconds": median(between[-fifth:]),
-        "memory_growth_mib": ends[-1].resident - ends[fifth - 1].resident,
+        # Of medians, since it goes up and down with the garbage that waits to be collected.
+        "memory_growth_mib": median(resident[-fifth:]) - median(resident[fifth : 2 * fifth]),
     }
 
 
@@ -68,7 +70,8 @@ def run(command: list[str]) -> tuple[float, list[Moment]]:
 
 
 def main() -> None:
-    repeats, runs = (int(word) for word in [*sys.argv[1:], "5", "100"][:2])
+    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    runs = int(sys.argv[2]) if len(sys.argv) > 2 else 100
     for name, value in (start(repeats) | further_runs(runs)).items():
         print(f"{name}: {value:.3g}")
 
