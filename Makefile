@@ -7,7 +7,7 @@ BIN := .venv/bin
 READY := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo figures report tensorboard test test-slow bench-figures lint format lock clean
+.PHONY: help setup demo figures report tensorboard test test-slow bench-figures bench-start lint format lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -50,6 +50,9 @@ test-slow: $(READY) ## the slow tests
 
 bench-figures: $(READY) ## time and memory of figures and report on 1,000 made-up runs
 	@$(BIN)/python -m benchmarks.figures
+
+bench-start: $(READY) ## time to the first step, and from a sweep's run to its next one
+	@$(BIN)/python -m benchmarks.start
 
 lint: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .

@@ -160,7 +160,7 @@ class Lightning(Alternative):
     def seconds(self, steps: int) -> float:
         loader = DataLoader(self._data, batch_size=self.problem.batch_size, shuffle=True)
         self._module.ended.clear()
-        os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # as Lightning has it, and our runs do not
+        os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # as Lightning wants it
         with tempfile.TemporaryDirectory() as directory:
             trainer = L.Trainer(
                 accelerator="cpu",

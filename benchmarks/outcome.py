@@ -1,4 +1,4 @@
-"""What a part of the benchmark found: numbers, tables of them, and how they compare with targets."""
+"""What a part of the benchmark found: numbers, tables of them, and how they meet targets."""
 
 import statistics
 from collections.abc import Iterable

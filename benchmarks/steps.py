@@ -1,5 +1,6 @@
 """Time per step: this project's path against other ways to train the same, in turns."""
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -163,7 +164,8 @@ def measure(cell: Cell, images: Images) -> Times:
     return rounds.times
 
 
-def run(data_dir: Path, *, every: bool, tell: Callable[[str], None]) -> Outcome:
+def run(tell: Callable[[str], None], *, every: bool) -> Outcome:
+    data_dir = Path(os.environ.get("CBS_DATA_DIR", "data"))
     images = {name: data.load(data_dir).train for name, data in DATA.items()}
     wanted = list(cells(every=every))
     found = []

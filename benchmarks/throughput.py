@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 import torch
 
@@ -103,7 +102,7 @@ def measure(jobs: Jobs, batch_size: int) -> Spread:
     return Spread.of(ratios)
 
 
-def run(data_dir: Path, *, every: bool, tell: Callable[[str], None]) -> Outcome:
+def run(tell: Callable[[str], None]) -> Outcome:
     jobs = Jobs()
     found = {}
     for batch_size in BATCH_SIZES:

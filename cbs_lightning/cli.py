@@ -15,14 +15,13 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from cbs_lightning import frameworks
 from cbs_lightning.board import Phase, printing_beside_table, tell
 from cbs_lightning.config import complete, compose
 from cbs_lightning.errors import UserError
 from cbs_lightning.locks import BusyError
 from cbs_lightning.results import ERROR, Result, Status
-from cbs_lightning.run import run, run_directory, run_title
-from cbs_lightning.signals import TO_STOP, hand_over
-from cbs_lightning.training import Interrupted
+from cbs_lightning.signals import TO_STOP, Interrupted, hand_over
 from cbs_lightning.wording import INTERRUPTED, describe, say
 
 GROUP_CHOICE = r"(data|model|optimizer)=\w+|hydra\.searchpath=.*"
@@ -51,6 +50,10 @@ def _run_job(cfg: DictConfig, stop_file: Path | None) -> Result | BusyError | No
         completed = complete(cfg, HydraConfig.get())
     except UserError as error:
         sys.exit(f"error: {error}")
+    # Only now, so that a mistake that Hydra finds is told at once.
+    frameworks.load()
+    from cbs_lightning.run import run, run_directory, run_title
+
     title = run_title(completed)
     try:
         return run(completed)

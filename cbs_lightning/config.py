@@ -44,7 +44,7 @@ def complete(cfg: DictConfig, hydra: Any) -> DictConfig:
     `names` says which option of each group was chosen, and the variant that makes of the run.
     """
     names = {group: hydra.runtime.choices[group] for group in (*GROUPS, "experiment")}
-    completed = OmegaConf.create({k: v for k, v in cfg.items_ex(resolve=False) if k != "hydra"})
+    completed = _without_hydra(cfg)
     _check_interpolations(completed)
     OmegaConf.resolve(completed)
     _check_shape(completed)
@@ -69,6 +69,10 @@ def complete(cfg: DictConfig, hydra: Any) -> DictConfig:
     return completed
 
 
+def _without_hydra(cfg: DictConfig) -> DictConfig:
+    return OmegaConf.create({k: v for k, v in cfg.items_ex(resolve=False) if k != "hydra"})
+
+
 def _check_interpolations(cfg: DictConfig, prefix: str = "") -> None:
     for key in cfg:
         try:
@@ -81,8 +85,7 @@ def _check_interpolations(cfg: DictConfig, prefix: str = "") -> None:
 
 def _check_shape(cfg: DictConfig) -> None:
     """A configuration has the keys of conf/config.yaml, no more and no less."""
-    defaults = OmegaConf.load(CONF_DIR / "config.yaml")
-    assert isinstance(defaults, DictConfig)
+    defaults = _defaults()
     expected = {key: defaults[key] for key in defaults if key not in ("defaults", "hydra")}
     _check_same_keys("", cfg, {*expected, *GROUPS, "trainer"}, hidden={"sweep"})
     for key, default in expected.items():
@@ -91,6 +94,13 @@ def _check_shape(cfg: DictConfig) -> None:
             _check_same_keys(f"{key!s}.", cfg[key], set(default))
     for group in (*GROUPS, "trainer"):
         _check_group(group, cfg[group])
+
+
+@cache
+def _defaults() -> DictConfig:
+    defaults = OmegaConf.load(CONF_DIR / "config.yaml")
+    assert isinstance(defaults, DictConfig)
+    return defaults
 
 
 def _check_group(key: str, value: Any) -> None:
@@ -138,10 +148,11 @@ def _variant(cfg: DictConfig, names: Mapping[str, str], searchpath: list[str]) -
         overrides.append(f"experiment={cfg.study}")
     elif cfg.study == f"{names['data']}_{names['model']}":
         overrides += [f"data={names['data']}", f"model={names['model']}"]
-    usual = _usual(tuple(overrides)).copy()
+    usual, usual_names = _usual(tuple(overrides))
+    usual = usual.copy()
     label = [names["optimizer"]]
     for group in ("data", "model"):
-        if usual.hydra.runtime.choices[group] != names[group]:
+        if usual_names[group] != names[group]:
             label.append(names[group])
             usual[group] = cfg[group]
     for key in ("batch_size", "seed"):
@@ -156,8 +167,10 @@ def _variant(cfg: DictConfig, names: Mapping[str, str], searchpath: list[str]) -
 
 
 @cache
-def _usual(overrides: tuple[str, ...]) -> DictConfig:
-    return hydra_compose("config", list(overrides), return_hydra_config=True)
+def _usual(overrides: tuple[str, ...]) -> tuple[DictConfig, Mapping[str, str]]:
+    """What Hydra composes of the overrides, and which option of each group it then has."""
+    cfg = hydra_compose("config", list(overrides), return_hydra_config=True)
+    return _without_hydra(cfg), dict(cfg.hydra.runtime.choices)
 
 
 def hyperparameters(cfg: DictConfig) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from cbs_lightning import frameworks
 from cbs_lightning.errors import ConfigError, UserError
 from cbs_lightning.results import CONFIG
-from cbs_lightning.trust import check_targets
 
 # Where things are, how they are shown and whom to trust is never somebody else's to say.
 OWN = (
@@ -26,6 +26,9 @@ def repeated(
 
     What the stored one does not say is as `cfg` has it, and so is what `overrides` override.
     """
+    frameworks.load()  # only where it is needed, since it takes seconds
+    from cbs_lightning.trust import check_targets
+
     stored = _read(cfg)
     check_targets(stored, cfg.trusted_packages)
     merged, merged_names = cfg.copy(), dict(stored.names)

@@ -69,6 +69,11 @@ def _answer(cfg: DictConfig, data: ImageDataModule, directory: Path, title: str)
 def check_run(cfg: DictConfig) -> ImageDataModule:
     """Raise `UserError` unless the run can start; writes nothing but downloaded data."""
     check(cfg)
+    return find_data(cfg)
+
+
+def find_data(cfg: DictConfig) -> ImageDataModule:
+    """The data of a configuration that was checked, downloaded where need be."""
     data: ImageDataModule = instantiate(
         cfg.data, data_dir=cfg.data_dir, batch_size=cfg.batch_size, seed=cfg.seed
     )

@@ -43,22 +43,12 @@ from cbs_lightning.data import ImageDataModule
 from cbs_lightning.errors import ConfigError, UserError
 from cbs_lightning.memory import is_out_of_memory
 from cbs_lightning.results import Request, Result, Run, Status
-from cbs_lightning.signals import held_back, signal_of
+from cbs_lightning.signals import Interrupted, held_back, signal_of
 from cbs_lightning.storage import write_atomically
 from cbs_lightning.tensorboard import publish
 from cbs_lightning.time_left import sweep_left
 from cbs_lightning.trajectory import Rule, RuleName
 from cbs_lightning.wording import in_terminal, say
-
-
-class Interrupted(Exception):  # noqa: N818 - it is not an error
-    """A signal ended the run; what it had is stored."""
-
-    def __init__(self, result: Result, signal_number: int) -> None:
-        super().__init__(result, signal_number)
-        self.result = result
-        self.signal_number = signal_number
-        self.exit_code = 128 + signal_number
 
 
 def step_budget(stop: DictConfig, steps_per_epoch: int) -> int:
@@ -86,7 +76,7 @@ def train(
     L.seed_everything(cfg.seed, verbose=False)
     # Where algorithms are deterministic, torch fills all memory that it takes, lest it be read
     # before it is written. Nothing here does that, and it takes up to an eighth of a step.
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     data.setup("fit")
     n = len(data.split.train)
     steps_per_epoch = -(-n // min(cfg.batch_size, n))

@@ -1,88 +1,52 @@
-"""A Hydra sweeper: a grid of rows, checked whole, run by any launcher, and summed up."""
+"""A Hydra sweeper: a grid of rows.
+
+Hydra imports it for a run of its own as well, so that nothing here may take long to import.
+"""
 
 import itertools
-import signal
-import sys
-import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, suppress
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.core.plugins import Plugins
-from hydra.core.utils import JobReturn, JobStatus
-from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from joblib.externals.loky.process_executor import TerminatedWorkerError
 from omegaconf import DictConfig
 
-from cbs_lightning import results
-from cbs_lightning.board import Board, JobState, Phase, printing_beside_table
-from cbs_lightning.checks import check
+from cbs_lightning import frameworks
 from cbs_lightning.config import complete
 from cbs_lightning.errors import UserError
-from cbs_lightning.launching import chosen, with_launcher
-from cbs_lightning.live_sweep import LiveSweep
-from cbs_lightning.locks import BusyError
-from cbs_lightning.results import Result, Status
-from cbs_lightning.run import check_run, known_already, run_directory
-from cbs_lightning.signals import hand_over
-from cbs_lightning.stopping import StopFile, stop_file_on_signal
-from cbs_lightning.sweep_report import print_report, write_and_tell
-from cbs_lightning.watching import watched_board
-from cbs_lightning.wording import INTERRUPTED, count_of, say
+from cbs_lightning.job_loader import Job, JobLoader
+from cbs_lightning.results import Result
 
-Job = tuple[str, ...]  # the overrides of one run
 Values = dict[str, list[str]]  # what a key is swept over, as key=value
-FOR_WANT_OF_MEMORY = (
-    "perhaps killed for want of memory: fewer jobs at a time (jobs=1), micro_batch_size=auto or "
-    "activation_checkpointing=true need less"
-)
 
 
 class GridSweeper(Sweeper):
     """Runs the product of what the command line sweeps with each row of `grid`.
 
     All that the command line names is run. For keys that it names, a row that has those values
-    gives the others; where no row has them, all rows do. Everything is checked before the first
-    job runs. `on_finished` are called while it runs, as `Watcher` says.
+    gives the others; where no row has them, all rows do.
     """
 
     def __init__(self, grid: Sequence[DictConfig] = ()) -> None:
         self.grid = [{str(key): str(value) for key, value in row.items()} for row in grid]
-        self.launcher: Launcher | None = None
-        self.on_finished: list[Callable[[], None]] = []
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
-        self.config_loader = hydra_context.config_loader
+        self.config_loader = JobLoader(hydra_context.config_loader.get_search_path())
         self.config = config
-        self.hydra_context = hydra_context
+        self.hydra_context = HydraContext(self.config_loader, hydra_context.callbacks)
         self.task_function = task_function
 
     def sweep(self, arguments: list[str]) -> list[Result | None]:
-        configs = self._checked(self._jobs(arguments))
-        jobs = {job: run_directory(cfg) for job, cfg in configs.items()}
-        assert self.config is not None  # the base class says it may be
-        at_a_time = chosen(self.config, list(configs.values()))
-        self.workers = at_a_time.runs
-        say(f"{count_of(len(jobs), 'job')}, {at_a_time}")
-        studies = {jobs[job].parent: bool(cfg.report) for job, cfg in configs.items()}
-        states = [_waiting(number, cfg) for number, cfg in enumerate(configs.values(), 1)]
-        with ExitStack() as stack:
-            for live in [LiveSweep(study) for study, wanted in studies.items() if wanted]:
-                self.on_finished.append(live)
-                stack.callback(live.close)
-            found = self._launch(configs, states)
-        print_report(found, list(jobs.values()))
-        write_and_tell(studies)
-        if not all(result and result.status not in results.UNFINISHED for result in found):
-            raise SystemExit(1)
-        return found
+        configs = {job: self._config(job) for job in self._jobs(arguments)}
+        # Only now, so that a mistake that Hydra finds is told at once.
+        frameworks.load()
+        from cbs_lightning.sweep import Sweep
+
+        assert self.config is not None and self.hydra_context is not None  # says the base class
+        return Sweep(self.hydra_context, self.task_function, self.config).run(configs)
 
     def _jobs(self, arguments: list[str]) -> list[Job]:
         parser = OverridesParser.create(config_loader=self.config_loader)
@@ -95,107 +59,10 @@ class GridSweeper(Sweeper):
         ]
         return cells(rows, command)
 
-    def _checked(self, jobs: list[Job]) -> dict[Job, DictConfig]:
-        """The jobs' configurations, after a check of them all."""
-        configs = {job: self._config(job) for job in jobs}
-        for cfg in configs.values():
-            check(cfg)
-        for cfg in configs.values():
-            check_run(cfg)
-        return configs
-
     def _config(self, job: Job) -> DictConfig:
         assert self.config is not None
         cfg = self.config_loader.load_sweep_config(self.config, list(job))
         return complete(cfg, cfg.hydra)
-
-    def _launcher(self, runs: int) -> Launcher:
-        assert self.config is not None and self.hydra_context is not None
-        return Plugins.instance().instantiate_launcher(
-            hydra_context=self.hydra_context,
-            task_function=self.task_function,
-            config=with_launcher(self.config, runs),
-        )
-
-    def _launch(
-        self, configs: dict[Job, DictConfig], states: list[JobState]
-    ) -> list[Result | None]:
-        """The jobs' results, None where one failed."""
-        started = time.time()
-        sweep = {"jobs": len(configs), "workers": self.workers, "started": started}
-        stop: StopFile | None = None
-        with (
-            watched_board(states, self.workers, started, self.on_finished) as board,
-            ExitStack() as stack,
-        ):
-            parts = {
-                job: sweep | {"job": number, "board": str(board.directory)}
-                for number, job in enumerate(configs, 1)
-            }
-            found: dict[Job, Any] = _known(configs, parts) if self.workers > 1 else {}
-            left = {job: run_directory(cfg) for job, cfg in configs.items() if job not in found}
-            runs = min(self.workers, len(left))
-            if runs > 1:
-                stop = stack.enter_context(stop_file_on_signal())
-                for part in parts.values():
-                    part["stop_file"] = str(stop.path)
-            if runs > 0:
-                self.launcher = self._launcher(runs)
-                found |= self._launch_all(left, parts, board, stop)
-        if stop is not None and stop.received is not None:
-            print(INTERRUPTED, file=sys.stderr)
-            if stop.received == signal.SIGUSR2:
-                hand_over(signal.SIGUSR2)
-            raise SystemExit(128 + stop.received)
-        return [value if isinstance(value := found[job], Result) else None for job in configs]
-
-    def _launch_all(
-        self,
-        jobs: dict[Job, Path],
-        parts: dict[Job, dict[str, Any]],
-        board: Board,
-        stop: StopFile | None,
-    ) -> dict[Job, Any]:
-        """What each job returned. What another process works on comes last, and is waited for.
-
-        A worker that dies does not take other jobs along: those that had begun run again alone.
-        """
-        assert self.launcher is not None
-        numbers = {job: parts[job]["job"] for job in jobs}
-        overrides = {job: [*job, *_overrides("sweep", parts[job])] for job in jobs}
-        found: dict[Job, Any] = {}
-        batches = [(list(jobs), False)]
-        while batches:
-            batch, wait = batches.pop(0)
-            launched = time.time()
-            try:
-                returns = self.launcher.launch(
-                    [[*overrides[job], f"sweep.wait={wait}"] for job in batch],
-                    initial_job_idx=len(found),
-                )
-                found |= dict(zip(batch, map(_value, returns), strict=True))
-            except (Exception, KeyboardInterrupt) as error:
-                if stop is not None and stop.received is not None:
-                    return dict.fromkeys(jobs) | found  # a worker that had not begun its job
-                if not isinstance(error, TerminatedWorkerError):
-                    raise
-                say(f"a worker process died, {FOR_WANT_OF_MEMORY}")
-                if len(batch) == 1:
-                    found[batch[0]] = None
-                    board.tell(numbers[batch[0]], phase=Phase.FINISHED, status=Status.FAILED)
-                else:
-                    found |= {j: run for j in batch if (run := _new_result(jobs[j], launched))}
-                    left = [job for job in batch if job not in found]
-                    for job in left:
-                        board.tell(numbers[job], phase=Phase.WAITING)
-                    suspects = [job for job in left if _started(jobs[job], launched)] or left
-                    if waiting := [job for job in left if job not in suspects]:
-                        batches.append((waiting, wait))
-                    batches += [([job], wait) for job in suspects]
-            if not batches:
-                busy = [job for job in found if isinstance(found[job], BusyError)]
-                batches = [(busy, True)] if busy and not wait else []
-        return found
 
 
 def cells(rows: list[Values], command: Values) -> list[Job]:
@@ -224,51 +91,3 @@ def _values(overrides: Iterable[Override]) -> Values:
         else:
             raise UserError(f"{override.input_line}: a grid needs a list of values or a range")
     return values
-
-
-def _waiting(number: int, cfg: DictConfig) -> JobState:
-    return JobState(number, cfg.names.variant, cfg.batch_size, cfg.seed, cfg.stop.loss)
-
-
-def _known(configs: dict[Job, DictConfig], parts: dict[Job, dict[str, Any]]) -> dict[Job, Result]:
-    """Results that are stored already, for which no worker has to be started."""
-    found: dict[Job, Result] = {}
-    for job, cfg in configs.items():
-        cfg = cfg.copy()
-        cfg.sweep.update(parts[job])
-        with suppress(UserError, OSError), printing_beside_table(cfg):  # else the job tells why
-            if (result := known_already(cfg)) is not None:
-                found[job] = result
-    return found
-
-
-def _overrides(group: str, values: dict[str, Any]) -> list[str]:
-    return [f"{group}.{key}={_quoted(value)}" for key, value in values.items()]
-
-
-def _quoted(value: Any) -> str:
-    """Spaces, commas and equals signs have a meaning to Hydra."""
-    if not isinstance(value, str):
-        return str(value)
-    text = value.replace("'", "\\'")
-    return f"'{text}'"
-
-
-def _started(directory: Path, since: float) -> bool:
-    config = directory / results.CONFIG
-    return config.exists() and config.stat().st_mtime >= since
-
-
-def _new_result(directory: Path, since: float) -> Result | None:
-    path = directory / results.RESULT
-    if not path.exists() or path.stat().st_mtime < since:
-        return None
-    try:
-        result = results.read_run(directory).result
-    except (ValueError, OSError):
-        return None
-    return None if result.ended in results.UNFINISHED else result
-
-
-def _value(job_return: JobReturn) -> Any:
-    return job_return.return_value if job_return.status is JobStatus.COMPLETED else None

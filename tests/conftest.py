@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.plugins import Plugins
 from omegaconf import DictConfig
 
 import cbs_lightning.run
@@ -64,12 +63,6 @@ def cli(
         return Outcome(code, captured.out, err)
 
     return call
-
-
-@pytest.fixture
-def sweeper() -> type[Any]:
-    """The class as Hydra loads it, which is not the one to import."""
-    return Plugins.instance().class_name_to_class["hydra_plugins.cbs_grid_sweeper.GridSweeper"]
 
 
 @pytest.fixture

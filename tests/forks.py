@@ -213,6 +213,8 @@ def _read_screen(screen: int, out: Path) -> None:
 def main() -> None:
     import tempfile
 
+    import cbs_lightning.live_sweep
+    import cbs_lightning.sweep_report  # noqa: F401
     from cbs_lightning.config import compose
     from cbs_lightning.run import run
     from tests.conftest import TINY

@@ -11,6 +11,7 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 from cbs_lightning import live_table, watching
 from cbs_lightning.board import SAID, Board, JobState, Lines, Phase
 from cbs_lightning.results import Status
+from cbs_lightning.sweep import Sweep
 from cbs_lightning.time_left import sweep_seconds_left
 from cbs_lightning.watching import Watcher
 from tests.conftest import TINY
@@ -138,15 +139,15 @@ def test_who_wants_to_know_of_finished_jobs_is_called(tmp_path, monkeypatch, cap
     assert not any(thread.name == "cbs-watcher" for thread in threading.enumerate())
 
 
-def test_a_sweep_calls_them_also_without_a_terminal(cli, tmp_path, monkeypatch, sweeper):
+def test_a_sweep_calls_them_also_without_a_terminal(cli, tmp_path, monkeypatch):
     calls = []
-    prepare = sweeper.setup
+    prepare = Sweep.__init__
 
-    def setup(self, **arguments):
-        prepare(self, **arguments)
+    def init(self, *arguments):
+        prepare(self, *arguments)
         self.on_finished.append(lambda: calls.append(threading.current_thread().name))
 
-    monkeypatch.setattr(sweeper, "setup", setup)
+    monkeypatch.setattr(Sweep, "__init__", init)
     outcome = cli("-m", *TINY, "stop.max_steps=2", "seed=0,1", f"output_dir={tmp_path}")
     assert outcome.code == 0, outcome.err
     assert calls and set(calls) == {"cbs-watcher"}
@@ -191,7 +192,7 @@ def test_every_job_tells_how_it_ended(cli, tmp_path, looks, seed_1_fails):
     assert "left" not in outcome.out and "so far" not in outcome.out
 
 
-def test_jobs_of_a_worker_that_died_wait_or_failed(cli, tmp_path, monkeypatch, looks, sweeper):
+def test_jobs_of_a_worker_that_died_wait_or_failed(cli, tmp_path, monkeypatch, looks):
     class Dying:
         """Workers die with all that they were given."""
 
@@ -209,7 +210,7 @@ def test_jobs_of_a_worker_that_died_wait_or_failed(cli, tmp_path, monkeypatch, l
             raise TerminatedWorkerError("killed")
 
     states: list[list[Phase]] = []
-    monkeypatch.setattr(sweeper, "_launcher", lambda self, runs: Dying())
+    monkeypatch.setattr(Sweep, "_launcher", lambda self, runs: Dying())
     outcome = cli("-m", *TINY, "seed=0,1", f"output_dir={tmp_path / 'out'}")
     assert outcome.code == 1 and "a worker process died" in outcome.out
     assert states[2] == [Phase.WAITING, Phase.WAITING]  # to be run again, one by one

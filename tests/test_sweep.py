@@ -8,6 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from cbs_lightning.config import compose
 from cbs_lightning.paper import paper_cells
 from cbs_lightning.results import Status, answers, read_run
+from cbs_lightning.sweep import Sweep
 from cbs_lightning.threads import cores
 from hydra_plugins.cbs_grid_sweeper import GridSweeper, cells
 from tests.conftest import TINY
@@ -126,7 +127,7 @@ def test_a_failing_job_does_not_take_the_others_down(cli, tmp_path, seed_1_fails
     assert "failed" in outcome.out.split("[3/3]")[1]
 
 
-def test_jobs_at_the_same_time_share_the_cores(cli, tmp_path, monkeypatch, sweeper):
+def test_jobs_at_the_same_time_share_the_cores(cli, tmp_path, monkeypatch):
     given = ["-m", *TINY, "stop.max_epochs=1", "threads=null", f"output_dir={tmp_path}"]
     outcome = cli(*given, "seed=0,1,2", "jobs=auto")
     assert outcome.code == 0, outcome.err
@@ -136,9 +137,9 @@ def test_jobs_at_the_same_time_share_the_cores(cli, tmp_path, monkeypatch, sweep
     for path in tmp_path.glob("*/*/result.json"):
         assert json.loads(path.read_text())["threads"] == cores() // at_a_time
     # What is known needs no workers, nor does a single run.
-    launcher, launched = sweeper._launcher, []
+    launcher, launched = Sweep._launcher, []
     monkeypatch.setattr(
-        sweeper, "_launcher", lambda self, runs: launched.append(runs) or launcher(self, runs)
+        Sweep, "_launcher", lambda self, runs: launched.append(runs) or launcher(self, runs)
     )
     again = cli(*given, "seed=0,1,2", "jobs=2")
     assert again.code == 0 and again.out.count("known already") == 3 and launched == []

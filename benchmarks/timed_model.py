@@ -1,0 +1,18 @@
+"""A model that tells when it has made its first step and when its training ends."""
+
+from typing import Any
+
+from benchmarks.moments import ENDED, FIRST_STEP, tell
+from cbs_lightning.models import ResNet20
+
+
+class Timed(ResNet20):
+    """The default model, for runs of one step: then a call of `training_step` makes that."""
+
+    def training_step(self, *arguments: Any) -> Any:
+        steps = super().training_step(*arguments)
+        tell(FIRST_STEP)
+        return steps
+
+    def on_train_end(self) -> None:
+        tell(ENDED)

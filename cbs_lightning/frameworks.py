@@ -1,0 +1,22 @@
+"""torch, torchvision and Lightning, imported so that it takes a second less."""
+
+import gc
+from functools import cache
+
+
+@cache
+def load() -> None:
+    """Import them, once in a process; whoever uses them may then import them as usual."""
+    was_enabled = gc.isenabled()
+    gc.disable()  # among the million objects that imports make, looking for garbage takes long
+    try:
+        # In this order: a custom operator of torch registers itself by a look through all modules
+        # there are, and Lightning has its metrics bring in thousands.
+        import torch  # noqa: F401
+        import torchvision  # noqa: F401
+
+        import lightning  # noqa: F401  # isort: skip
+    finally:
+        gc.freeze()  # nor is there any garbage among them later
+        if was_enabled:
+            gc.enable()

@@ -1,0 +1,116 @@
+"""What a run leaves out, so that it starts soon: imports it has no use for, doing things twice."""
+
+import gc
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.utils import JobReturn
+from hydra.types import RunMode
+from sklearn.datasets import load_digits
+
+import cbs_lightning.run
+from cbs_lightning.config import CONF_DIR
+from cbs_lightning.data import Digits, datamodule
+from cbs_lightning.job_loader import JobLoader
+from tests.conftest import TINY
+
+ROOT = Path(__file__).parents[1]
+
+
+def loaded_by(code: str) -> set[str]:
+    """The modules and packages that a new interpreter has loaded after it ran this."""
+    told = "; import sys; print(*sys.modules)"
+    command = [sys.executable, "-c", code + told]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    names = done.stdout.splitlines()[-1].split()
+    return {*names, *(name.partition(".")[0] for name in names)}
+
+
+def test_a_configuration_is_composed_before_torch_is_imported(tmp_path):
+    code = "from cbs_lightning.config import compose; import train; compose([])"
+    assert loaded_by(code).isdisjoint(
+        {"torch", "torchvision", "lightning", "sklearn", "scipy", "matplotlib", "pandas", "joblib"}
+    )
+
+
+def test_a_run_imports_nothing_that_only_sweeps_and_figures_need(tmp_path):
+    arguments = ["train.py", *TINY, "stop.max_steps=1", f"output_dir={tmp_path}"]
+    code = (
+        f"import sys; sys.path.insert(0, '.'); sys.argv = {arguments!r}; "
+        "from train import train; train()"
+    )
+    loaded = loaded_by(code)
+    assert "cbs_lightning.training" in loaded and list(tmp_path.glob("*/*/result.json"))
+    assert loaded.isdisjoint(
+        {
+            "sklearn",
+            "pandas",
+            "joblib",
+            "tensorflow",
+            "cbs_lightning.fit",
+            "cbs_lightning.figures",
+            "cbs_lightning.live_sweep",
+            "cbs_lightning.sweep_report",
+        }
+    )
+
+
+def test_the_digits_are_those_of_scikit_learn():
+    images, expected = Digits.load(Path()).train, load_digits()
+    assert torch.equal(images.pixels.squeeze(-1).double(), torch.from_numpy(expected.images))
+    assert torch.equal(images.labels, torch.from_numpy(expected.target))
+    assert images.pixels.dtype == torch.uint8 and images.pixels.is_contiguous()
+
+
+def test_the_data_are_loaded_once_for_all_runs_of_a_process(cli, tmp_path, monkeypatch):
+    loads = []
+    load = Digits.load
+    datamodule._loaded.cache_clear()
+    monkeypatch.setattr(Digits, "load", lambda data_dir: loads.append(data_dir) or load(data_dir))
+    outcome = cli("-m", *TINY, "seed=0,1", "stop.max_steps=1", f"output_dir={tmp_path}")
+    assert outcome.code == 0 and len(list(tmp_path.glob("*/*/result.json"))) == 2
+    assert len(loads) == 1
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["seed=1"],
+        ["optimizer=sgd", "batch_size=8", "optimizer.lr=0.1", "sweep.board='a, b=c'"],
+        ["experiment=cifar10_resnet20", "optimizer=momentum", "batch_size=4", "batch_size=8"],
+        ["+model.extra=1", "seed=2"],
+        ["~stop.max_epochs", "seed=2"],
+        ["optimizer={lr:0.5}", "seed=3"],
+        ["optimizer.betas=[0.5,0.6]", "stop={loss:2}", "hydra.job.chdir=false"],
+    ],
+)
+def test_a_jobs_configuration_is_what_hydra_composes(overrides):
+    with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
+        hydra = GlobalHydra.instance().config_loader()
+        loader = JobLoader(hydra.get_search_path())
+        master = hydra.load_configuration("config", ["data=digits"], RunMode.MULTIRUN)
+        for _ in range(2):
+            found = loader.load_sweep_config(master, [*overrides, "seed=7"])
+            assert found == hydra.load_sweep_config(master, [*overrides, "seed=7"])
+            found.seed = 8
+            found.hydra.runtime.choices.data = "changed"
+
+
+def test_a_sweep_in_one_process_keeps_nothing_of_its_finished_jobs(cli, tmp_path, monkeypatch):
+    kept = []
+    train = cbs_lightning.run.train
+
+    def counting(*arguments):
+        gc.collect()
+        kept.append(sum(isinstance(thing, JobReturn) for thing in gc.get_objects()))
+        return train(*arguments)
+
+    monkeypatch.setattr(cbs_lightning.run, "train", counting)
+    outcome = cli("-m", *TINY, "seed=range(4)", "stop.max_steps=1", f"output_dir={tmp_path}")
+    assert outcome.code == 0 and len(kept) == 4
+    assert kept[1] == kept[2] == kept[3]  # this job's and the last one's
