@@ -1,15 +1,22 @@
 """Automatic choices: made once for a run, stored, and kept when it goes on."""
 
+from collections.abc import Callable
+
 from omegaconf import DictConfig
 
 from cbs_lightning.checkpoints import Checkpoint
 from cbs_lightning.results import Run
-from cbs_lightning.threads import fair_share
+from cbs_lightning.threads import fair_share, useful
 
 AUTO = "auto"
 
 
-def resolve(cfg: DictConfig, checkpoint: Checkpoint | None, stored: Run | None) -> None:
+def resolve(
+    cfg: DictConfig,
+    checkpoint: Checkpoint | None,
+    stored: Run | None,
+    operations_of_step: Callable[[], float],
+) -> None:
     """Set the threads, and `micro_batch_size: auto` where the run has made its first steps.
 
     Sums depend on both, so a run goes on with what its losses so far were made with.
@@ -21,6 +28,7 @@ def resolve(cfg: DictConfig, checkpoint: Checkpoint | None, stored: Run | None) 
     elif stored is not None and stored.result.steps_run:
         threads, slice_size = stored.result.threads, stored.result.micro_batch_size
     if cfg.threads is None:
-        cfg.threads = threads or fair_share(cfg.sweep.workers or 1)
+        share = fair_share(cfg.sweep.workers or 1)
+        cfg.threads = threads or (useful(share, operations_of_step()) if share > 1 else 1)
     if cfg.micro_batch_size == AUTO:
         cfg.micro_batch_size = slice_size

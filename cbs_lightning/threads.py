@@ -2,6 +2,10 @@
 
 from joblib import cpu_count
 
+# Operations of a step from which on several threads are faster than one: below, they wait for each
+# other longer than they compute.
+WORTH_SHARING = 2e9
+
 
 def cores() -> int:
     """CPU cores that this process may use, a container's quota included."""
@@ -11,3 +15,8 @@ def cores() -> int:
 def fair_share(workers: int) -> int:
     """Of the cores, for one of several runs at a time."""
     return max(1, cores() // workers)
+
+
+def useful(share: int, operations: float) -> int:
+    """Of a share of the cores, for steps of so many floating-point operations."""
+    return share if operations >= WORTH_SHARING else 1

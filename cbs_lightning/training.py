@@ -49,6 +49,7 @@ from cbs_lightning.tensorboard import publish
 from cbs_lightning.time_left import sweep_left
 from cbs_lightning.trajectory import Rule, RuleName
 from cbs_lightning.wording import in_terminal, say
+from cbs_lightning.work import operations_of_step
 
 
 def step_budget(stop: DictConfig, steps_per_epoch: int) -> int:
@@ -71,13 +72,13 @@ def train(
     identity = config_hash(cfg)
     checkpoint = latest_checkpoint(directory, identity)
     cfg, asked = cfg.copy(), cfg.micro_batch_size
-    resolve(cfg, checkpoint, stored)
+    data.setup("fit")
+    resolve(cfg, checkpoint, stored, partial(operations_of_step, cfg, data))
     torch.set_num_threads(cfg.threads)
     L.seed_everything(cfg.seed, verbose=False)
     # Where algorithms are deterministic, torch fills all memory that it takes, lest it be read
     # before it is written. Nothing here does that, and it takes up to an eighth of a step.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    data.setup("fit")
     n = len(data.split.train)
     steps_per_epoch = -(-n // min(cfg.batch_size, n))
     request = Request(

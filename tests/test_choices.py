@@ -1,15 +1,19 @@
+import math
+
 import pytest
 
 from cbs_lightning.checkpoints import Checkpoint
 from cbs_lightning.choices import resolve
 from cbs_lightning.config import compose
 from cbs_lightning.results import read_run
-from cbs_lightning.run import run, run_directory
+from cbs_lightning.run import check_run, run, run_directory
+from cbs_lightning.threads import WORTH_SHARING
+from cbs_lightning.work import operations_of_step
 
 
-def resolved(*overrides, checkpoint=None, stored=None):
+def resolved(*overrides, checkpoint=None, stored=None, operations=WORTH_SHARING):
     cfg = compose(list(overrides))
-    resolve(cfg, checkpoint, stored)
+    resolve(cfg, checkpoint, stored, lambda: operations)
     return cfg
 
 
@@ -26,6 +30,32 @@ def test_threads_are_shared_between_workers(monkeypatch, overrides, expected):
     monkeypatch.setattr("cbs_lightning.threads.cores", lambda: 8)
     assert resolved(*overrides).threads == expected
     assert resolved(*overrides, "micro_batch_size=auto").micro_batch_size == "auto"
+
+
+def test_small_steps_get_one_thread(monkeypatch):
+    monkeypatch.setattr("cbs_lightning.threads.cores", lambda: 8)
+    assert resolved(operations=WORTH_SHARING / 2).threads == 1
+    assert resolved("threads=5", operations=WORTH_SHARING / 2).threads == 5
+
+
+def operations(*overrides: str) -> float:
+    cfg = compose(list(overrides))
+    data = check_run(cfg)
+    data.setup("fit")
+    return operations_of_step(cfg, data)
+
+
+def test_operations_are_those_of_the_layers():
+    linear = ["model._target_=tests.tiny.Linear"]
+    # A product of 64 x 10 weights with a sample, three times; a multiplication and an addition.
+    assert operations(*linear, "batch_size=5") == 5 * 3 * 2 * 64 * 10
+    assert operations(*linear, "batch_size=5000") == 1797 * 3 * 2 * 64 * 10
+    assert operations(*linear, "batch_size=500", "micro_batch_size=7") == 7 * 3 * 2 * 64 * 10
+    assert operations("batch_size=8") == pytest.approx(8 * operations("batch_size=1"))
+
+
+def test_of_a_net_that_looks_at_values_nothing_is_known():
+    assert operations("model._target_=tests.tiny.Peeking") == math.inf
 
 
 def test_a_run_that_goes_on_keeps_its_choices(tmp_path):

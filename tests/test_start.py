@@ -50,7 +50,6 @@ def test_a_run_imports_nothing_that_only_sweeps_and_figures_need(tmp_path):
         {
             "sklearn",
             "pandas",
-            "joblib",
             "tensorflow",
             "cbs_lightning.fit",
             "cbs_lightning.figures",

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from cbs_lightning.models import Classifier
 
@@ -19,6 +19,28 @@ class Tiny(Classifier):
             nn.Flatten(),
             nn.Linear(8 * 4 * 4, num_classes),
         )
+
+
+class Linear(Classifier):
+    def build_net(self, in_channels: int, num_classes: int) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(in_channels * 8 * 8, num_classes, bias=False))
+
+
+class Peeking(Tiny):
+    """Its way depends on what it computed."""
+
+    def build_net(self, in_channels: int, num_classes: int) -> nn.Module:
+        return Peek(super().build_net(in_channels, num_classes))
+
+
+class Peek(nn.Module):
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.net(images)
+        return logits if float(logits.sum()) > 0 else -logits
 
 
 class Deadly(Tiny):
