@@ -7,7 +7,7 @@ BIN := .venv/bin
 READY := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo figures report tensorboard test test-slow bench-figures bench-start lint format lock clean
+.PHONY: help setup demo figures report tensorboard test test-slow bench lint format lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -48,11 +48,8 @@ test: $(READY) lint ## lint, types and all tests but the slow ones
 test-slow: $(READY) ## the slow tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
-bench-figures: $(READY) ## time and memory of figures and report on 1,000 made-up runs
-	@$(BIN)/python -m benchmarks.figures
-
-bench-start: $(READY) ## time to the first step, and from a sweep's run to its next one
-	@$(BIN)/python -m benchmarks.start
+bench: $(READY) ## speed and memory beside a hand-written loop's: a table and OUTPUT_DIR/bench.json (PARTS=..., EVERY=1)
+	@$(BIN)/python -m benchmarks $(if $(EVERY),--every) --output "$(OUTPUT_DIR)/bench.json" $(PARTS)
 
 lint: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .

@@ -69,7 +69,7 @@ def cells(*, every: bool) -> Iterator[Cell]:
     """All combinations, or a balanced quarter: each batch size with each optimizer and number of
     threads on some net and data."""
     pairs = [("adam", 1), ("sgd", cores()), ("sgd", 1), ("adam", cores())]
-    problems = [(data, model) for data in DATA for model in ours.HOSTS]
+    problems = [(data, model) for data in DATA for model in ours.NETS]
     for row, batch_size in enumerate(BATCH_SIZES):
         for column, (data, model) in enumerate(problems):
             shift = row + column
@@ -150,23 +150,29 @@ class Rounds:
             self._steps[name] += steps
 
 
-def measure(cell: Cell, images: Images) -> Times:
-    rounds = Rounds(cell, images)
+def data_dir() -> Path:
+    return Path(os.environ.get("CBS_DATA_DIR", "data"))
+
+
+def overrides_of(cell: Cell) -> list[str]:
     data = DATA[cell.data]
-    overrides = [
+    return [
         f"data={cell.data}",
         f"data._target_={data.__module__}.{data.__qualname__}",
         f"optimizer={cell.optimizer}",
         f"batch_size={cell.batch_size}",
         f"threads={cell.threads}",
     ]
-    ours.train(overrides, cell.model, rounds)
+
+
+def measure(cell: Cell, images: Images) -> Times:
+    rounds = Rounds(cell, images)
+    ours.train(overrides_of(cell), ours.NETS[cell.model], rounds)
     return rounds.times
 
 
 def run(tell: Callable[[str], None], *, every: bool) -> Outcome:
-    data_dir = Path(os.environ.get("CBS_DATA_DIR", "data"))
-    images = {name: data.load(data_dir).train for name, data in DATA.items()}
+    images = {name: data.load(data_dir()).train for name, data in DATA.items()}
     wanted = list(cells(every=every))
     found = []
     for number, cell in enumerate(wanted, 1):

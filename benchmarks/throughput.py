@@ -49,7 +49,7 @@ def work(connection: Connection) -> None:
     while (batch_size := connection.recv()) is not None:
         guests = OnCommand(connection, batch_size)
         overrides = ["data=digits", f"batch_size={batch_size}", "threads=1"]
-        ours.train(overrides, "resnet20", guests)
+        ours.train(overrides, ours.HostingResNet20, guests)
 
 
 class Jobs:

@@ -1,0 +1,1 @@
+"""How fast and how small runs are, beside other ways to train the same."""

@@ -1,0 +1,105 @@
+"""All that is measured, or some parts of it: `python -m benchmarks [--every] [part ...]`."""
+
+import argparse
+import json
+import logging
+import time
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from benchmarks import figures, growth, memory, start, steps, throughput
+from benchmarks.outcome import Finding, Outcome, Table, Verdict
+from cbs_lightning import record
+from cbs_lightning.threads import cores
+
+STYLES = {Verdict.AIM: "green", Verdict.MET: "green", Verdict.UNCLEAR: "yellow"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks")
+    parts: dict[str, Callable[[Callable[[str], None]], Outcome]] = {
+        "steps": partial(steps.run, every=False),
+        "growth": growth.run,
+        "throughput": throughput.run,
+        "start": start.run,
+        "memory": memory.run,
+        "figures": figures.run,
+    }
+    parser.add_argument("parts", nargs="*", help=f"of {', '.join(parts)}; all without any")
+    parser.add_argument("--every", action="store_true", help="all combinations of a step's")
+    parser.add_argument("--output", type=Path, default=Path("outputs/bench.json"))
+    given = parser.parse_args()
+    if unknown := set(given.parts) - set(parts):
+        parser.error(f"{' '.join(sorted(unknown))}: allowed: {', '.join(parts)}")
+    if given.every:
+        parts["steps"] = partial(steps.run, every=True)
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    logging.getLogger("lightning.fabric").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore")
+    console = Console()
+    started = time.monotonic()
+
+    def tell(what: str) -> None:
+        console.print(f"[dim]{timedelta(seconds=round(time.monotonic() - started))} {what}[/dim]")
+
+    console.print(f"{cores()} cores, about 10 minutes on two; a ratio is the median of rounds")
+    outcomes = {}
+    for name in given.parts or parts:
+        outcomes[name] = parts[name](tell)
+        for table in outcomes[name].tables:
+            show(console, table)
+    findings = [finding for outcome in outcomes.values() for finding in outcome.findings]
+    show(console, summary(findings))
+    write(given.output, outcomes)
+    console.print(f"{timedelta(seconds=round(time.monotonic() - started))}; {given.output}")
+
+
+def summary(findings: list[Finding]) -> Table:
+    rows = []
+    for finding in findings:
+        style = STYLES.get(finding.verdict, "red")
+        verdict = f"[{style}]{finding.verdict}[/{style}]"
+        median, worst = f"{finding.median:.3g}", f"{finding.worst}, {finding.where}"
+        rows.append([finding.target.what, str(finding.target), median, worst, verdict])
+    return Table("Targets", ["", "must be", "median", "worst", ""], rows)
+
+
+def show(console: Console, table: Table) -> None:
+    drawn = RichTable(title=table.title, title_justify="left")
+    for column in table.columns:
+        drawn.add_column(column)
+    for row in table.rows:
+        drawn.add_row(*row)
+    console.print(drawn)
+
+
+def write(path: Path, outcomes: dict[str, Outcome]) -> None:
+    found = {
+        "machine": record.machine(),
+        "versions": record.versions(),
+        "parts": {name: outcome.numbers for name, outcome in outcomes.items()},
+        "targets": [
+            {
+                "what": finding.target.what,
+                "must": str(finding.target),
+                "median": finding.median,
+                "worst": finding.worst.median,
+                "where": finding.where,
+                "verdict": finding.verdict,
+            }
+            for outcome in outcomes.values()
+            for finding in outcome.findings
+        ],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
