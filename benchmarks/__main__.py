@@ -3,6 +3,7 @@
 import argparse
 import json
 import logging
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -16,8 +17,10 @@ from rich.table import Table as RichTable
 from benchmarks import figures, growth, memory, start, steps, throughput
 from benchmarks.outcome import Finding, Outcome, Table, Verdict
 from cbs_lightning import record
+from cbs_lightning.signals import Interrupted
 from cbs_lightning.threads import cores
 
+WIDTH = 140  # of a log's lines
 STYLES = {Verdict.AIM: "green", Verdict.MET: "green", Verdict.UNCLEAR: "yellow"}
 
 
@@ -43,6 +46,8 @@ def main() -> None:
     logging.getLogger("lightning.fabric").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore")
     console = Console()
+    if not console.is_terminal:
+        console.width = WIDTH
     started = time.monotonic()
 
     def tell(what: str) -> None:
@@ -102,4 +107,7 @@ def write(path: Path, outcomes: dict[str, Outcome]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (KeyboardInterrupt, Interrupted):
+        sys.exit("interrupted; nothing was written")

@@ -1,7 +1,6 @@
-"""How long `make figures` and `make report` take on studies of made-up runs, and how much memory:
-`python -m benchmarks.figures`."""
+"""How long `make figures` takes on studies of made-up runs, and how much memory."""
 
-import resource
+import os
 import subprocess
 import sys
 import tempfile
@@ -17,8 +16,7 @@ from tests.studies import make_run
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "amsgrad")
 SIZES = [2**exponent for exponent in range(10)]
 COUNTS = (10, 100, 1000)
-MODULES = ("cbs_lightning.figures", "cbs_lightning.report")
-TARGET = Target("slope of the time of figures and report over runs", 1.0, 1.0)
+TARGET = Target("slope of the time of figures over runs", 1.0, 1.0)
 
 
 def make_runs(study: Path, count: int) -> None:
@@ -29,32 +27,30 @@ def make_runs(study: Path, count: int) -> None:
         make_run(study, name, batch_size, epochs, seed=seed, falling=True)
 
 
-def seconds(module: str, count: int) -> float:
+def seconds(count: int) -> tuple[float, float]:
+    """And GiB at most."""
     with tempfile.TemporaryDirectory() as directory:
         make_runs(Path(directory) / "many", count)
         started = time.perf_counter()
-        command = [sys.executable, "-m", module, directory]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        return time.perf_counter() - started
+        command = [sys.executable, "-m", "cbs_lightning.figures", directory]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        _, status, used = os.wait4(process.pid, 0)
+        assert status == 0, f"{' '.join(command)} failed"
+        return time.perf_counter() - started, used.ru_maxrss / 2**20
 
 
 def run(tell: Callable[[str], None]) -> Outcome:
-    numbers, rows, slopes = {}, [], {}
-    for module in MODULES:
-        found = []
-        for count in COUNTS:
-            tell(f"{module} of {count} runs")
-            found.append(seconds(module, count))
-        # Between the two largest: a few runs take no time beside starting Python.
-        steep = log(found[-1] / found[-2]) / log(COUNTS[-1] / COUNTS[-2])
-        slopes[module] = Spread.of([steep])
-        numbers[module] = {"seconds": dict(zip(COUNTS, found, strict=True)), "slope": steep}
-        rows.append([module, *(f"{value:.1f}" for value in found), f"{steep:.2f}"])
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20  # of the largest
-    columns = ["seconds", *(f"{count:,} runs" for count in COUNTS), "slope, 100 to 1,000"]
-    title = f"Figures and report of many runs; at most {peak:.2f} GiB"
+    found = []
+    for count in COUNTS:
+        tell(f"figures of {count} runs")
+        taken, peak = seconds(count)
+        found.append(taken)
+    # Between the two largest: a few runs take no time beside starting Python.
+    slope = log(found[-1] / found[-2]) / log(COUNTS[-1] / COUNTS[-2])
+    columns = [*(f"{count:,} runs" for count in COUNTS), "slope, 100 to 1,000", "peak"]
+    row = [*(f"{value:.1f} s" for value in found), f"{slope:.2f}", f"{peak:.2f} GiB"]
     return Outcome(
-        {**numbers, "peak_gib": peak},
-        [Table(title, columns, rows)],
-        [Finding.of(TARGET, slopes)],
+        {"seconds": dict(zip(COUNTS, found, strict=True)), "slope": slope, "peak_gib": peak},
+        [Table("make figures", columns, [row])],
+        [Finding.of(TARGET, {"100 to 1,000 runs": Spread.of([slope])})],
     )

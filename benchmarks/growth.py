@@ -11,7 +11,7 @@ from benchmarks.outcome import Finding, Outcome, Spread, Table, Target
 from benchmarks.steps import BATCH_SIZES, Cell, overrides_of
 from cbs_lightning.data.loader import SAMPLES_PER_CHUNK
 
-PROBLEMS = [("digits", "resnet20"), ("cifar10", "resnet20_authors"), ("cifar10", "resnet20")]
+PROBLEMS = [("digits", "resnet20"), ("cifar10", "resnet20")]
 CHUNKS = 3  # of which the fastest counts: others may use the machine
 TARGET = Target("slope of time per step over b", 1.1, 1.0)
 

@@ -26,7 +26,7 @@ class Spread:
     def __str__(self) -> str:
         if self.low == self.high:
             return f"{self.median:.3g}"
-        return f"{self.median:.2f} ({self.low:.2f} to {self.high:.2f})"
+        return f"{self.median:.2f} ({self.low:.2f}-{self.high:.2f})"
 
 
 class Verdict(StrEnum):

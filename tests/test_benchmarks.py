@@ -1,0 +1,89 @@
+"""The benchmark measures what it says: who takes turns, what is compared, what a target means."""
+
+from collections import Counter
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from benchmarks import ours, steps
+from benchmarks.alternatives import ALTERNATIVES
+from benchmarks.growth import slope
+from benchmarks.outcome import Finding, Spread, Target, Verdict
+from cbs_lightning.data import Digits
+from cbs_lightning.threads import cores
+
+
+def test_a_quarter_of_all_combinations_is_balanced():
+    every, some = list(steps.cells(every=True)), list(steps.cells(every=False))
+    assert len(every) == 60 and set(some) < set(every)
+    pairs = set(product(("adam", "sgd"), {1, cores()}))
+    for batch_size in steps.BATCH_SIZES:
+        found = {(c.optimizer, c.threads) for c in some if c.batch_size == batch_size}
+        assert len(found) >= len(pairs) - 1
+    assert max(Counter((c.data, c.model, c.batch_size) for c in some).values()) == 1
+
+
+def test_all_ways_to_train_take_turns_inside_a_run(monkeypatch):
+    monkeypatch.setattr(steps, "SECONDS_PER_CELL", 0.0)
+    images = Digits.load(Path()).train
+    cell = steps.Cell("digits", "resnet20", 64, "adam", 1)
+    times = steps.measure(cell, images)
+    assert set(times.of) == {"ours", *ALTERNATIVES}
+    assert times.rounds == steps.ROUNDS[0]
+    assert all(len(found) == times.rounds and min(found) > 0 for found in times.of.values())
+    numbers = times.numbers()
+    assert set(numbers["ratios"]) == set(steps.RATIOS) and numbers["batch_size"] == 64
+
+
+class Sleeping:
+    """Guests that take their time, which is not the run's."""
+
+    every = 2
+
+    def __init__(self) -> None:
+        self.turns = 0
+        self.chunks: list[tuple[int, float]] = []
+
+    def between_steps(self) -> None:
+        self.turns += 1
+        steps.time.sleep(0.2)
+
+    def after_chunk(self, made: int, seconds: float) -> bool:
+        self.chunks.append((made, seconds))
+        return len(self.chunks) < 2
+
+
+def test_a_guests_time_is_not_the_runs():
+    guests = Sleeping()
+    ours.train(["data=digits", "batch_size=64", "threads=1"], ours.HostingLinear, guests)
+    assert [made for made, _ in guests.chunks] == [8, 8]
+    assert guests.turns == 2 * 3
+    assert guests.chunks[1][1] < 0.2 * 3
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (Spread(1.02, 1.0, 1.1), Verdict.AIM),
+        (Spread(1.04, 1.0, 1.1), Verdict.MET),
+        (Spread(1.06, 1.01, 1.1), Verdict.UNCLEAR),
+        (Spread(1.09, 1.06, 1.1), Verdict.MISSED),
+    ],
+)
+def test_a_target_is_met_missed_or_not_to_be_told(found, expected):
+    assert Target("ours / raw", 1.05, 1.02).verdict(found) is expected
+    turned = Spread(1 / found.median, 1 / found.high, 1 / found.low)
+    assert Target("raw / ours", 1 / 1.05, 1 / 1.02, at_least=True).verdict(turned) is expected
+
+
+def test_the_worst_is_held_against_the_target():
+    found = {"a": Spread(1.0, 1.0, 1.0), "b": Spread(1.2, 1.2, 1.2), "c": Spread(1.1, 1.1, 1.1)}
+    assert Finding.of(Target("", 1.15, 1.1), found).where == "b"
+    finding = Finding.of(Target("", 1.15, 1.1, at_least=True), found)
+    assert (finding.where, finding.median, finding.verdict) == ("a", 1.1, Verdict.MISSED)
+
+
+def test_a_slope_of_one_is_linear():
+    assert slope((4, 32, 256), [0.4, 3.2, 25.6]) == pytest.approx(1)
+    assert slope((4, 32, 256), [2, 16 * 8, 128 * 64]) == pytest.approx(2)
