@@ -4,7 +4,6 @@ Every measurement is a process of its own: `python -m benchmarks.memory <way> <d
 """
 
 import json
-import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -54,19 +53,18 @@ class ManySteps(FewSteps):
     def after_chunk(self, steps: int, seconds: float) -> bool:
         self.steps += steps
         if self.steps >= MANY[len(self.resident)]:
-            self.resident.append(resident_now())
+            self.resident.append(resident("VmRSS"))
         return len(self.resident) < len(MANY)
 
 
-def resident_now() -> float:
-    """MiB."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize() / 2**20
+def resident(what: str) -> float:
+    """MiB: VmRSS is what this process has now, VmHWM the most that it had.
 
-
-def peak() -> float:
-    """MiB, of this process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    Not `ru_maxrss`, which begins with that of the process that started this one.
+    """
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (kib,) = (line.split()[1] for line in lines if line.startswith(f"{what}:"))
+    return int(kib) / 2**10
 
 
 def ours(data: str, model: str, batch_size: int) -> float:
@@ -77,7 +75,7 @@ def ours(data: str, model: str, batch_size: int) -> float:
     cell = Cell(data, model, batch_size, "adam", 1)
     chunks = max(2, STEPS * min(batch_size, SAMPLES_PER_CHUNK) // SAMPLES_PER_CHUNK)
     ours.train(overrides_of(cell), ours.NETS[model], FewSteps(chunks))
-    return peak()
+    return resident("VmHWM")
 
 
 def raw(data: str, model: str, batch_size: int) -> float:
@@ -91,7 +89,7 @@ def raw(data: str, model: str, batch_size: int) -> float:
     torch.set_num_threads(1)
     images = DATA[data].load(data_dir()).train
     Raw(Problem(images, model, batch_size, "adam")).seconds(STEPS)
-    return peak()
+    return resident("VmHWM")
 
 
 def growth() -> list[float]:
