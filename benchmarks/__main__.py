@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from benchmarks import figures, growth, memory, start, steps, throughput
+from benchmarks import figures, growth, memory, start, steps, switches, throughput
 from benchmarks.outcome import Finding, Outcome, Table, Verdict
 from cbs_lightning import record
 from cbs_lightning.signals import Interrupted
@@ -33,8 +33,12 @@ def main() -> None:
         "start": start.run,
         "memory": memory.run,
         "figures": figures.run,
+        "switches": switches.run,
     }
-    parser.add_argument("parts", nargs="*", help=f"of {', '.join(parts)}; all without any")
+    usual = [name for name in parts if name != "switches"]
+    parser.add_argument(
+        "parts", nargs="*", help=f"of {', '.join(parts)}; all but the last without any"
+    )
     parser.add_argument("--every", action="store_true", help="all combinations of a step's")
     parser.add_argument("--output", type=Path, default=Path("outputs/bench.json"))
     given = parser.parse_args()
@@ -55,12 +59,13 @@ def main() -> None:
 
     console.print(f"{cores()} cores, about 10 minutes on two; a ratio is the median of rounds")
     outcomes = {}
-    for name in given.parts or parts:
+    for name in given.parts or usual:
         outcomes[name] = parts[name](tell)
         for table in outcomes[name].tables:
             show(console, table)
     findings = [finding for outcome in outcomes.values() for finding in outcome.findings]
-    show(console, summary(findings))
+    if findings:
+        show(console, summary(findings))
     write(given.output, outcomes)
     console.print(f"{timedelta(seconds=round(time.monotonic() - started))}; {given.output}")
 

@@ -1,0 +1,169 @@
+"""What single decisions bring: a step as runs make it against one with a thing done otherwise.
+
+Above 1: the other way is slower. Not part of `make bench` unless it is asked for: PARTS=switches.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from benchmarks.alternatives import LEARNING_RATE, Problem
+from benchmarks.outcome import Outcome, Spread, Table
+from cbs_lightning.allocator import freed_memory_kept
+from cbs_lightning.data import Digits
+
+BATCH_SIZES = (4, 64, 1024)
+ROUNDS = 15
+SECONDS_PER_TURN = 0.1
+
+
+@contextmanager
+def memory_filled() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@contextmanager
+def nvml_asked() -> Iterator[None]:
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    yield
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "0"
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a step is made; the defaults are those of a run."""
+
+    memory_format: torch.memory_format = torch.channels_last
+    optimizer: dict[str, bool] = field(default_factory=lambda: {"fused": True})
+    change: Callable[[nn.Module], object] = lambda net: net
+    after: Callable[["Trained"], object] = lambda trained: trained
+    around: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+class Trained:
+    """A net on one batch."""
+
+    def __init__(self, problem: Problem, way: Way) -> None:
+        self.way = way
+        self.net = problem.net().to(memory_format=way.memory_format)
+        way.change(self.net)
+        self.optimizer = torch.optim.Adam(self.net.parameters(), LEARNING_RATE, **way.optimizer)
+        images = problem.floats()[: problem.batch_size]
+        self.images = images.contiguous(memory_format=way.memory_format)
+        self.labels = problem.images.labels[: problem.batch_size]
+
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        self.logits = self.net(self.images)
+        self.loss = cross_entropy(self.logits, self.labels)
+        self.loss.backward()
+        self.optimizer.step()
+        self.way.after(self)
+
+    def seconds(self, steps: int) -> float:
+        """A step."""
+        with self.way.around():
+            started = time.perf_counter()
+            for _ in range(steps):
+                self.step()
+            return (time.perf_counter() - started) / steps
+
+
+def not_in_place(net: nn.Module) -> None:
+    for module in net.modules():
+        if isinstance(module, nn.ReLU):
+            module.inplace = False
+
+
+def count_correct(trained: Trained) -> Tensor:
+    return (trained.logits.argmax(1) == trained.labels).sum()
+
+
+def count_by_second_pass(trained: Trained) -> Tensor:
+    with torch.no_grad():
+        return (trained.net(trained.images).argmax(1) == trained.labels).sum()
+
+
+OTHERWISE = {
+    "channels first in memory": Way(memory_format=torch.contiguous_format),
+    "optimizer: foreach": Way(optimizer={"foreach": True}),
+    "optimizer: a loop": Way(optimizer={"foreach": False}),
+    "ReLU not in place": Way(change=not_in_place),
+    "correct ones counted": Way(after=count_correct),
+    "counted by a second pass": Way(after=count_by_second_pass),
+    "loss read at every step": Way(after=lambda trained: trained.loss.item()),
+    "memory filled before use": Way(around=memory_filled),
+    "NVML asked for GPUs": Way(around=nvml_asked),
+    "compiled": Way(change=lambda net: net.compile(dynamic=False)),
+}
+
+
+def measure(batch_size: int) -> dict[str, Spread]:
+    problem = Problem(Digits.load(Path()).train, "resnet20", batch_size, "adam")
+    usual = Trained(problem, Way())
+    others = {name: Trained(problem, way) for name, way in OTHERWISE.items()}
+    for trained in (usual, *others.values()):
+        trained.seconds(2)
+    steps = max(1, round(SECONDS_PER_TURN / usual.seconds(3)))
+    ratios: dict[str, list[float]] = {name: [] for name in others}
+    for _ in range(ROUNDS):
+        for name, other in others.items():
+            ratios[name].append(other.seconds(steps) / usual.seconds(steps))
+    return {name: Spread.of(found) for name, found in ratios.items()}
+
+
+def freed_memory_given_back(batch_size: int) -> Spread:
+    """In processes of their own, since how one keeps memory cannot be undone."""
+    command = [sys.executable, "-m", "benchmarks.switches", str(batch_size)]
+    found: dict[str, list[float]] = {"kept": [], "given back": []}
+    for _ in range(3):
+        for way, times in found.items():
+            done = subprocess.run([*command, way], check=True, text=True, stdout=subprocess.PIPE)
+            times.append(float(done.stdout))
+    pairs = zip(found["given back"], found["kept"], strict=True)
+    return Spread.of(given_back / kept for given_back, kept in pairs)
+
+
+def run(tell: Callable[[str], None]) -> Outcome:
+    torch.set_num_threads(1)
+    found = {}
+    for batch_size in BATCH_SIZES:
+        tell(f"switches, b={batch_size}")
+        found[batch_size] = measure(batch_size)
+        found[batch_size]["freed memory given back"] = freed_memory_given_back(batch_size)
+    names = list(found[BATCH_SIZES[0]])
+    rows = [[name, *(str(found[size][name]) for size in BATCH_SIZES)] for name in names]
+    title = "Time per step against the usual: ResNet-20, digits, Adam, 1 thread"
+    columns = ["", *(f"b={size}" for size in BATCH_SIZES)]
+    numbers = {
+        size: {name: asdict(ratio) for name, ratio in ratios.items()}
+        for size, ratios in found.items()
+    }
+    return Outcome(numbers, [Table(title, columns, rows)])
+
+
+def main() -> None:
+    batch_size, way = int(sys.argv[1]), sys.argv[2]
+    torch.set_num_threads(1)
+    with freed_memory_kept() if way == "kept" else nullcontext():
+        problem = Problem(Digits.load(Path()).train, "resnet20", batch_size, "adam")
+        trained = Trained(problem, Way())
+        trained.seconds(3)
+        print(median(trained.seconds(1) for _ in range(max(8, 400 // batch_size))))
+
+
+if __name__ == "__main__":
+    main()
