@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
-LARGEST_MMAP_THRESHOLD = 32 * 2**20  # bytes; larger blocks come from the system every time
+DEFAULT = 128 * 2**10  # bytes, of both
+LARGEST_MMAP_THRESHOLD = 32 * 2**20  # larger blocks come from the system every time
 NEVER = 2**31 - 1
 
 
@@ -24,4 +25,6 @@ def freed_memory_kept() -> Iterator[None]:
     try:
         yield
     finally:
+        libc.mallopt(M_MMAP_THRESHOLD, DEFAULT)
+        libc.mallopt(M_TRIM_THRESHOLD, DEFAULT)
         libc.malloc_trim(0)
