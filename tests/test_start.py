@@ -110,6 +110,6 @@ def test_a_sweep_in_one_process_keeps_nothing_of_its_finished_jobs(cli, tmp_path
         return train(*arguments)
 
     monkeypatch.setattr(cbs_lightning.run, "train", counting)
-    outcome = cli("-m", *TINY, "seed=range(4)", "stop.max_steps=1", f"output_dir={tmp_path}")
-    assert outcome.code == 0 and len(kept) == 4
-    assert kept[1] == kept[2] == kept[3]  # this job's and the last one's
+    outcome = cli("-m", *TINY, "seed=range(6)", "stop.max_steps=1", f"output_dir={tmp_path}")
+    assert outcome.code == 0 and len(kept) == 6
+    assert kept[-1] <= kept[1] + 1  # this job's, the last one's, and perhaps another test's
