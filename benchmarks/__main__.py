@@ -44,6 +44,11 @@ def main() -> None:
     given = parser.parse_args()
     if unknown := set(given.parts) - set(parts):
         parser.error(f"{' '.join(sorted(unknown))}: allowed: {', '.join(parts)}")
+    try:
+        given.output.parent.mkdir(parents=True, exist_ok=True)
+        given.output.touch()
+    except OSError as error:
+        parser.error(f"--output {given.output}: {error.strerror}")
     if given.every:
         parts["steps"] = partial(steps.run, every=True)
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -107,7 +112,6 @@ def write(path: Path, outcomes: dict[str, Outcome]) -> None:
             for finding in outcome.findings
         ],
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(found, indent=2) + "\n")
 
 
@@ -115,4 +119,4 @@ if __name__ == "__main__":
     try:
         main()
     except (KeyboardInterrupt, Interrupted):
-        sys.exit("interrupted; nothing was written")
+        sys.exit("interrupted")

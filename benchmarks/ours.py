@@ -27,7 +27,7 @@ class Hosting(Classifier):
     """Lets guests in between two steps, and after each chunk when all callbacks are through.
 
     Its clock stands still meanwhile. Deterministic algorithms, which a run asks torch for, are off
-    for them.
+    for them. Its progress bar is drawn in their time, too: a millisecond, twice a second.
     """
 
     guests: ClassVar[Guests]

@@ -6,6 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
@@ -21,8 +22,8 @@ BETWEEN = Target("from a run's end to the next one's first step, s", 0.3, 0.15)
 GROWTH = Target("growth of memory over 60 runs, MiB", 20, 5)
 
 
-def start(repeats: int = 3) -> dict[str, float]:
-    """A run to its first step, beside a process that imports the frameworks alone: medians."""
+def start(repeats: int = 3) -> dict[str, Spread]:
+    """A run to its first step, beside a process that imports the frameworks alone."""
     commands = {"imports": ["-c", f"{IMPORTS}; {TELL}"], "run": ["train.py", *ONE_STEP]}
     seconds: dict[str, list[float]] = {name: [] for name in commands}
     cpu_seconds: dict[str, list[float]] = {name: [] for name in commands}
@@ -31,17 +32,18 @@ def start(repeats: int = 3) -> dict[str, float]:
             started, moments = told_by(command)
             seconds[name].append(moments[0].at - started)
             cpu_seconds[name].append(moments[0].cpu_seconds)
+    ratios = {
+        "first step / imports": zip(seconds["run"], seconds["imports"], strict=True),
+        "the same, CPU": zip(cpu_seconds["run"], cpu_seconds["imports"], strict=True),
+    }
     return {
-        "imports_seconds": median(seconds["imports"]),
-        "start_seconds": median(seconds["run"]),
-        "start_ratio": median(seconds["run"]) / median(seconds["imports"]),
-        "imports_cpu_seconds": median(cpu_seconds["imports"]),
-        "start_cpu_seconds": median(cpu_seconds["run"]),
-        "start_cpu_ratio": median(cpu_seconds["run"]) / median(cpu_seconds["imports"]),
+        "imports, s": Spread.of(seconds["imports"]),
+        "first step, s": Spread.of(seconds["run"]),
+        **{name: Spread.of(run / imports for run, imports in of) for name, of in ratios.items()},
     }
 
 
-def further_runs(runs: int = 100) -> dict[str, float]:
+def further_runs(runs: int = 100) -> dict[str, Spread]:
     """Of a sweep in one process: from a run's last step to the end of the next one's first."""
     started, moments = told_by(["train.py", "-m", *ONE_STEP, "jobs=1", f"seed=range({runs})"])
     first_steps = [moment for moment in moments if moment.what == FIRST_STEP]
@@ -49,13 +51,14 @@ def further_runs(runs: int = 100) -> dict[str, float]:
     between = [b.at - a.at for a, b in zip(ends, first_steps[1:], strict=False)]
     resident = [end.resident for end in ends]
     fifth = max(1, runs // 5)
+    # Of medians, since it goes up and down with the garbage that waits to be collected.
+    growth = median(resident[-fifth:]) - median(resident[fifth : 2 * fifth])
     return {
-        "sweep_start_seconds": first_steps[0].at - started,
-        "between_runs_seconds": median(between),
-        "between_first_runs_seconds": median(between[:fifth]),
-        "between_last_runs_seconds": median(between[-fifth:]),
-        # Of medians, since it goes up and down with the garbage that waits to be collected.
-        "memory_growth_mib": median(resident[-fifth:]) - median(resident[fifth : 2 * fifth]),
+        "first step of a sweep, s": Spread.of([first_steps[0].at - started]),
+        "between runs, s": Spread.of(between),
+        "between the first ones, s": Spread.of(between[:fifth]),
+        "between the last ones, s": Spread.of(between[-fifth:]),
+        "growth of memory, MiB": Spread.of([growth]),
     }
 
 
@@ -76,14 +79,15 @@ def told_by(command: list[str]) -> tuple[float, list[Moment]]:
 
 def run(tell: Callable[[str], None]) -> Outcome:
     tell("to the first step, beside imports alone")
-    started = start()
+    found = start()
     tell("100 runs in one process")
-    further = further_runs()
-    rows = [[name, f"{value:.3g}"] for name, value in (started | further).items()]
-    found = {
-        START: started["start_ratio"],
-        BETWEEN: further["between_runs_seconds"],
-        GROWTH: further["memory_growth_mib"],
+    found |= further_runs()
+    rows = [[name, str(spread)] for name, spread in found.items()]
+    targets = {
+        START: "first step / imports",
+        BETWEEN: "between runs, s",
+        GROWTH: "growth of memory, MiB",
     }
-    findings = [Finding.of(target, {"": Spread.of([value])}) for target, value in found.items()]
-    return Outcome(started | further, [Table("Start", ["", "median"], rows)], findings)
+    findings = [Finding.of(target, {"": found[name]}) for target, name in targets.items()]
+    numbers = {name: asdict(spread) for name, spread in found.items()}
+    return Outcome(numbers, [Table("Start", ["", "median and quartiles"], rows)], findings)

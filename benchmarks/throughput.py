@@ -1,4 +1,4 @@
-"""Two jobs at a time, a core each, against one after the other with all cores."""
+"""As many jobs at a time as there are cores, against one after the other."""
 
 import multiprocessing
 import time
@@ -9,13 +9,15 @@ from multiprocessing.connection import Connection
 import torch
 
 from benchmarks import ours
+from benchmarks.images import DIGITS
 from benchmarks.outcome import Finding, Outcome, Spread, Table, Target
+from benchmarks.steps import Cell, overrides_of
 from cbs_lightning.threads import cores
 
-BATCH_SIZES = (16, 64, 1024)
+BATCH_SIZES = (16, 64, 512)
 TARGET = Target("together / one by one, digits, b <= 64", 1.5, 1.5, at_least=True)
 ROUNDS = 3
-SAMPLES = {16: 512, 64: 1024, 1024: 3594}  # a turn's, whole chunks
+SAMPLES = {16: DIGITS // 3, 64: 2 * DIGITS // 3, 512: 2 * DIGITS}  # a turn's, whole chunks
 
 
 class OnCommand:
@@ -48,7 +50,7 @@ def work(connection: Connection) -> None:
     """A job of its own process: a run for every batch size that it is told."""
     while (batch_size := connection.recv()) is not None:
         guests = OnCommand(connection, batch_size)
-        overrides = ["data=digits", f"batch_size={batch_size}", "threads=1"]
+        overrides = overrides_of(Cell("digits", "resnet20", batch_size, "adam", 1))
         ours.train(overrides, ours.HostingResNet20, guests)
 
 
@@ -79,10 +81,10 @@ class Jobs:
         self.wait()
         return time.perf_counter() - started
 
-    def one_by_one(self, samples: int) -> float:
+    def one_by_one(self, samples: int, threads: int) -> float:
         started = time.perf_counter()
         for connection in self.connections:
-            connection.send((cores(), samples))
+            connection.send((threads, samples))
             connection.recv()
         return time.perf_counter() - started
 
@@ -92,14 +94,18 @@ class Jobs:
             process.join()
 
 
-def measure(jobs: Jobs, batch_size: int) -> Spread:
+def measure(jobs: Jobs, batch_size: int) -> dict[int, Spread]:
+    """How much sooner they are done together than one by one with so many threads each."""
     samples = SAMPLES[batch_size]
     jobs.tell(batch_size)
     jobs.wait()
     jobs.together(samples)  # to warm up
-    ratios = [jobs.one_by_one(samples) / jobs.together(samples) for _ in range(ROUNDS)]
+    ratios: dict[int, list[float]] = {cores(): [], 1: []}
+    for _ in range(ROUNDS):
+        for threads, found in ratios.items():
+            found.append(jobs.one_by_one(samples, threads) / jobs.together(samples))
     jobs.tell(None)
-    return Spread.of(ratios)
+    return {threads: Spread.of(found) for threads, found in ratios.items()}
 
 
 def run(tell: Callable[[str], None]) -> Outcome:
@@ -109,11 +115,15 @@ def run(tell: Callable[[str], None]) -> Outcome:
         tell(f"{cores()} jobs at a time, b={batch_size}")
         found[batch_size] = measure(jobs, batch_size)
     jobs.close()
-    rows = [[str(batch_size), str(ratio)] for batch_size, ratio in found.items()]
+    rows = [[str(size), *map(str, ratios.values())] for size, ratios in found.items()]
     title = f"Throughput of a sweep on digits: {cores()} jobs at a time against one by one"
-    small = {f"b={size}": ratio for size, ratio in found.items() if size <= 64}
+    small = {f"b={size}": ratios[cores()] for size, ratios in found.items() if size <= 64}
+    columns = ["b", "times as fast as with all cores each", "as with one core each"]
     return Outcome(
-        {str(size): asdict(ratio) for size, ratio in found.items()},
-        [Table(title, ["b", "times as fast"], rows)],
+        {
+            size: {threads: asdict(ratio) for threads, ratio in ratios.items()}
+            for size, ratios in found.items()
+        },
+        [Table(title, columns, rows)],
         [Finding.of(TARGET, small)],
     )

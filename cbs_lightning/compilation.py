@@ -60,6 +60,13 @@ def compile_net(
     _tell_seconds(took)
 
 
+def is_of_compiler(error: BaseException) -> bool:
+    """Whether torch's or the system's compiler failed, not the net itself."""
+    from torch._dynamo.exc import BackendCompilerFailed
+
+    return isinstance(error, BackendCompilerFailed)
+
+
 def uncompiled(mode: str | None) -> AbstractContextManager[Any]:
     """For a single pass, which is not worth compiling."""
     return torch.compiler.set_stance("force_eager") if mode else nullcontext()

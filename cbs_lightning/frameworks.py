@@ -17,6 +17,6 @@ def load() -> None:
 
         import lightning  # noqa: F401  # isort: skip
     finally:
-        gc.freeze()  # nor is there any garbage among them later
+        gc.freeze()  # nor are they looked through later
         if was_enabled:
             gc.enable()

@@ -22,6 +22,7 @@ from cbs_lightning.system_memory import total_memory
 from cbs_lightning.threads import cores, fair_share
 
 PROCESS = 600 * 2**20  # bytes of a process with its libraries
+COMPILER = 600 * 2**20  # of those that it starts to compile a net
 COPIES = 4  # of the weights, at most: themselves, and what an optimizer keeps
 
 
@@ -77,7 +78,7 @@ def needs(configs: Iterable[DictConfig]) -> list[Need]:
 
 
 def _kind(cfg: DictConfig) -> str:
-    keys = ("data", "data_dir", "model", "activation_checkpointing")
+    keys = ("data", "data_dir", "model", "activation_checkpointing", "compile")
     return OmegaConf.to_yaml({key: cfg[key] for key in keys}, sort_keys=True)
 
 
@@ -93,7 +94,8 @@ def _most_needed(alike: Sequence[DictConfig]) -> Need:
         process=PROCESS + sum(part.pixels.nbytes for part in data.split if part is not None),
         training=peak_of_batch(model, image, max(slices))
         + max(batches) * prod(image) * torch.float32.itemsize
-        + COPIES * sum(weight.nbytes for weight in model.parameters()),
+        + COPIES * sum(weight.nbytes for weight in model.parameters())
+        + (COMPILER if alike[0].compile else 0),
     )
 
 

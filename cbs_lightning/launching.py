@@ -12,6 +12,7 @@ from cbs_lightning.jobs import AtATime, automatic
 from cbs_lightning.threads import cores
 
 N_JOBS = "hydra.launcher.n_jobs"
+BASIC = "basic"  # Hydra's own, which runs one job after the other
 
 
 def chosen(config: DictConfig, jobs: Sequence[DictConfig]) -> AtATime:
@@ -41,7 +42,9 @@ def with_launcher(config: DictConfig, runs: int) -> DictConfig:
 
 
 def _names_launcher(config: DictConfig) -> bool:
-    return bool(config.hydra.runtime.choices["hydra/launcher"] != "basic")
+    """Hydra's basic one is nobody's choice unless it was typed."""
+    typed = any(override.startswith("hydra/launcher=") for override in config.hydra.overrides.hydra)
+    return typed or bool(config.hydra.runtime.choices["hydra/launcher"] != BASIC)
 
 
 def _as_launcher_says(hydra: DictConfig, asked: int | str) -> AtATime:
@@ -50,7 +53,9 @@ def _as_launcher_says(hydra: DictConfig, asked: int | str) -> AtATime:
         if asked not in (AUTO, 1):
             reason = f"hydra/launcher={name} has settings of its own; allowed with it: auto"
             raise ConfigError("jobs", asked, reason)
-        return AtATime(1, f"in each process of {name}")
+        return AtATime(
+            1, f"hydra/launcher={BASIC}" if name == BASIC else f"in each process of {name}"
+        )
     n_jobs = hydra.launcher.n_jobs
     if not isinstance(n_jobs, int) or n_jobs == 0:
         raise ConfigError(N_JOBS, n_jobs, "must be a whole number, not 0")

@@ -37,7 +37,7 @@ from cbs_lightning.checkpoints import (
     remove_checkpoints,
 )
 from cbs_lightning.choices import resolve
-from cbs_lightning.compilation import compile_net, uncompiled
+from cbs_lightning.compilation import compile_net, is_of_compiler, uncompiled
 from cbs_lightning.config import config_hash, hyperparameters
 from cbs_lightning.data import ImageDataModule
 from cbs_lightning.errors import ConfigError, UserError
@@ -140,6 +140,10 @@ def train(
         _finish_badly(finish, directory, recorder, result, Status.FAILED)
         if is_out_of_memory(error):
             raise UserError(f"batch_size={cfg.batch_size}: {_needs_less(cfg, asked)}") from error
+        if cfg.compile is not None and is_of_compiler(error):
+            where = directory / results.ERROR
+            reason = f"the net cannot be compiled here, see {where}; allowed: null"
+            raise ConfigError("compile", cfg.compile, reason) from error
         raise
     with held_back():
         result = finish(result, ended)

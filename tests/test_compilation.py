@@ -195,6 +195,17 @@ def test_without_a_cpp_compiler_there_is_one_line(monkeypatch):
         check(compose(["compile=default", "trainer.accelerator=cpu"]))
 
 
+def test_a_compiler_that_fails_is_told_of_in_one_line(tiny, monkeypatch):
+    from torch._inductor.exc import InductorError
+
+    def fails(*_, **__):
+        raise InductorError(IndexError("list index out of range"), None)
+
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", fails)
+    with pytest.raises(ConfigError, match=r"^compile=default: the net cannot be compiled.*null$"):
+        run(tiny("compile=default", "batch_size=77", "stop.max_steps=1"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",

@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 from cbs_lightning import jobs, system_memory
 from cbs_lightning.config import compose, config_hash
 from cbs_lightning.errors import ConfigError
-from cbs_lightning.jobs import PROCESS, Need, at_a_time, automatic, needs
+from cbs_lightning.jobs import COMPILER, PROCESS, Need, at_a_time, automatic, needs
 from cbs_lightning.launching import chosen
 from cbs_lightning.memory import USABLE, peak_of_batch, peak_of_step
 from tests.conftest import TINY
@@ -97,6 +97,10 @@ def test_what_a_run_needs_follows_its_slices_and_no_batch_exceeds_the_data():
     assert training("batch_size=1797", "micro_batch_size=auto") < sliced < 0.15 * whole
 
 
+def test_compilers_need_memory_too():
+    assert training("compile=default") == training() + COMPILER
+
+
 def test_a_model_is_looked_at_once_for_all_jobs_and_no_random_number_is_used(monkeypatch):
     looked = []
     peak = jobs.peak_of_batch
@@ -164,6 +168,8 @@ def test_a_launcher_that_is_named_decides(machine):
     assert chosen(sweep_with("basic"), configs("jobs=auto")).runs == 8
     assert chosen(sweep_with("basic"), configs("jobs=3")).runs == 3
     assert chosen(sweep_with("basic"), configs("jobs=30")).runs == 10
+    typed = sweep_with("basic", "hydra/launcher=basic")
+    assert str(chosen(typed, configs("jobs=auto"))) == "1 at a time (hydra/launcher=basic)"
     joblib = sweep_with("joblib", "hydra.launcher.n_jobs=4", n_jobs=4)
     assert str(chosen(joblib, configs("jobs=auto"))) == "4 at a time (hydra.launcher.n_jobs=4)"
     assert chosen(joblib, configs("jobs=4")).runs == 4

@@ -36,6 +36,7 @@ class Digits(ImageDataModule):
 def _path() -> Path:
     """Found without importing scikit-learn, which takes longer than a small run."""
     package = find_spec("sklearn")
-    if package is None or package.origin is None:
-        raise DataError("data=digits: they come with scikit-learn, which is not installed")
-    return Path(package.origin).parent / FILE
+    path = Path(package.origin).parent / FILE if package and package.origin else None
+    if path is None or not path.exists():
+        raise DataError("data=digits: they come with scikit-learn, which lacks them here")
+    return path

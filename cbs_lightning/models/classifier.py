@@ -83,7 +83,7 @@ class Classifier(L.LightningModule, ABC):
 
     def test_step(self, chunk: list[Batch], _: int) -> None:
         for images, labels in chunk:
-            self.test_accuracy(self(images), labels)
+            self.test_accuracy(self.net(images), labels)
         self.log("test_accuracy", self.test_accuracy, on_step=False, on_epoch=True, batch_size=1)
 
     def _backward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
