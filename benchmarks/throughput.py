@@ -17,7 +17,7 @@ from cbs_lightning.threads import cores
 BATCH_SIZES = (16, 64, 512)
 TARGET = Target("together / one by one, digits, b <= 64", 1.5, 1.5, at_least=True)
 ROUNDS = 3
-SAMPLES = {16: DIGITS // 3, 64: 2 * DIGITS // 3, 512: 2 * DIGITS}  # a turn's, whole chunks
+SAMPLES = {16: DIGITS // 3, 64: 2 * DIGITS // 3, 512: DIGITS}  # a turn's, whole chunks
 
 
 class OnCommand:

@@ -28,13 +28,13 @@ def test_a_quarter_of_all_combinations_is_balanced():
 def test_all_ways_to_train_take_turns_inside_a_run(monkeypatch):
     monkeypatch.setattr(steps, "SECONDS_PER_CELL", 0.0)
     images = EvenDigits.load(Path()).train
-    cell = steps.Cell("digits", "resnet20", 64, "adam", 1)
+    cell = steps.Cell("digits", "resnet20", 32, "adam", 1)
     times = steps.measure(cell, images)
     assert set(times.of) == {"ours", *ALTERNATIVES}
     assert times.rounds == steps.ROUNDS[0]
     assert all(len(found) == times.rounds and min(found) > 0 for found in times.of.values())
     numbers = times.numbers()
-    assert set(numbers["ratios"]) == set(steps.RATIOS) and numbers["batch_size"] == 64
+    assert set(numbers["ratios"]) == set(steps.RATIOS) and numbers["batch_size"] == 32
 
 
 def test_all_steps_do_the_same_work():
