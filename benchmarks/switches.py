@@ -139,6 +139,7 @@ def freed_memory_given_back(batch_size: int) -> Spread:
 
 def run(tell: Callable[[str], None]) -> Outcome:
     torch.set_num_threads(1)
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "0"  # as in a run
     found = {}
     for batch_size in BATCH_SIZES:
         tell(f"switches, b={batch_size}")
