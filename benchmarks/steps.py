@@ -56,6 +56,11 @@ class Cell:
         return f"{self.data} {self.model} b={self.batch_size} {self.optimizer}, {threads}"
 
     @property
+    def is_long(self) -> bool:
+        """A round of it takes many seconds."""
+        return self.batch_size == 4 or (self.data, self.model) == ("cifar10", "resnet20")
+
+    @property
     def is_huge(self) -> bool:
         """A step of it takes as long as thousands of others: fewer are made."""
         return (self.data, self.model, self.batch_size) == ("cifar10", "resnet20", 2048)
@@ -119,7 +124,7 @@ class Rounds:
         self._others = {name: ALTERNATIVES[name](problem) for name in wanted}
         self.times = Times(cell)
         self.every = max(1, SAMPLES_BETWEEN_TURNS // cell.batch_size)
-        self._least = 1 if cell.is_huge or cell.batch_size == 4 else ROUNDS[0]
+        self._least = 1 if cell.is_long else ROUNDS[0]
         self._warm = False
         self._started = time.monotonic()
         self._seconds = dict.fromkeys(self._others, 0.0)

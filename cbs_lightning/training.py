@@ -284,7 +284,7 @@ def _trainer(
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning", message=".*treespec.*")
     # Lightning has torch ask NVIDIA's management library whether there is a GPU, and Adam asks at
-    # every step: a third of a millisecond each, where the answer cannot change.
+    # every step: a fifth of a millisecond each, where the answer cannot change.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "0"
     stop, signals, checkpointing = callbacks
     assert request.max_steps is not None
