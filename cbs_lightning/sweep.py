@@ -8,7 +8,6 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
@@ -128,7 +127,7 @@ class Sweep:
         overrides = {job: [*job, *_overrides("sweep", parts[job])] for job in jobs}
         found: dict[Job, Any] = {}
         batches = [(list(jobs), False)]
-        if isinstance(launcher, BasicLauncher):
+        if type(launcher).__name__ == "BasicLauncher":  # Hydra may hold another copy of the class
             # One by one, since what it returns holds the configurations of all that it ran.
             batches = [([job], False) for job in jobs]
         while batches:

@@ -187,11 +187,14 @@ def test_steps_survive_that_a_cuda_graph_overwrites_its_outputs(
     assert np.array_equal(trajectory(graphed).correct, trajectory(plain).correct)
 
 
-def test_without_a_cpp_compiler_there_is_one_line(monkeypatch):
+def test_without_a_cpp_compiler_there_is_one_line():
     from torch._inductor import config
 
-    monkeypatch.setattr(config.cpp, "cxx", (None, "no-such-compiler"))
-    with pytest.raises(ConfigError, match=r"^compile=default: needs a C\+\+ compiler.*null$"):
+    missing = config.patch({"cpp.cxx": (None, "no-such-compiler")})
+    with (
+        missing,
+        pytest.raises(ConfigError, match=r"^compile=default: needs a C\+\+ compiler.*null$"),
+    ):
         check(compose(["compile=default", "trainer.accelerator=cpu"]))
 
 
