@@ -71,7 +71,7 @@ def faults_of(steps):
         torch.ones(2**21)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 with freed_memory_kept():
-    faults_of(1)
+    faults_of(20)
     print(faults_of(10))
 print(faults_of(10))
 """
