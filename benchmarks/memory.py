@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks.moments import resident
 from benchmarks.outcome import Finding, Outcome, Spread, Table, Target
 
 ROOT = Path(__file__).parents[1]
@@ -55,16 +56,6 @@ class ManySteps(FewSteps):
         if self.steps >= MANY[len(self.resident)]:
             self.resident.append(resident("VmRSS"))
         return len(self.resident) < len(MANY)
-
-
-def resident(what: str) -> float:
-    """MiB: VmRSS is what this process has now, VmHWM the most that it had.
-
-    Not `ru_maxrss`, which begins with that of the process that started this one.
-    """
-    lines = Path("/proc/self/status").read_text().splitlines()
-    (kib,) = (line.split()[1] for line in lines if line.startswith(f"{what}:"))
-    return int(kib) / 2**10
 
 
 def ours(data: str, model: str, batch_size: int) -> float:

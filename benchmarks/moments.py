@@ -1,7 +1,6 @@
 """Moments of a process: when they were, what it had used by then; told in lines, and read back."""
 
 import os
-import resource
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -16,11 +15,19 @@ class Moment(NamedTuple):
     resident: float  # MiB
 
 
+def resident(what: str) -> float:
+    """MiB: VmRSS is what this process has now, VmHWM the most that it had.
+
+    Not `ru_maxrss`, which begins with that of the process that started this one.
+    """
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (kib,) = (line.split()[1] for line in lines if line.startswith(f"{what}:"))
+    return int(kib) / 2**10
+
+
 def tell(what: str) -> None:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    resident = pages * resource.getpagesize() / 2**20
     times = os.times()
-    print(what, time.time(), times.user + times.system, resident, flush=True)
+    print(what, time.time(), times.user + times.system, resident("VmRSS"), flush=True)
 
 
 def read(text: str) -> list[Moment]:
