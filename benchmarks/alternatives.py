@@ -1,10 +1,12 @@
 """Other ways to train the same net on the same images, to compare this project's with."""
 
+import ctypes
 import os
 import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -19,11 +21,15 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 from torchvision.transforms.functional import to_tensor
 
+from cbs_lightning import allocator
 from cbs_lightning.data import Images
 from cbs_lightning.models.resnet20 import ResNet20Net
 from cbs_lightning.models.resnet20_authors import STEM_CHANNELS, authors_stem
 
 LEARNING_RATE = 1e-3
+# glibc raises its two thresholds as blocks are freed: that of mmap to the most that it may be, as
+# runs have it, too, and that of giving memory back to twice as much.
+USUAL_TRIM_THRESHOLD = 2 * allocator.LARGEST_MMAP_THRESHOLD
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,23 @@ class Problem:
     def floats(self) -> Tensor:
         """All images in [0, 1], N x C x H x W, channels-last in memory."""
         return self.images.pixels.permute(0, 3, 1, 2).float().div_(self.images.scale)
+
+
+@contextmanager
+def memory_as_usual() -> Iterator[None]:
+    """As glibc has it in a process that trains, and that asks it for nothing.
+
+    A run of this project's has freed memory kept, and is the host of all others.
+    """
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "mallopt"):
+        yield
+        return
+    libc.mallopt(allocator.M_TRIM_THRESHOLD, USUAL_TRIM_THRESHOLD)
+    try:
+        yield
+    finally:
+        libc.mallopt(allocator.M_TRIM_THRESHOLD, allocator.NEVER)
 
 
 class Alternative(ABC):
@@ -148,14 +171,15 @@ class SampleBySample(Dataset[tuple[Tensor, int]]):
 
 
 class Lightning(Alternative):
-    """A Trainer with its defaults, a DataLoader, and `self.log` at every step."""
+    """A Trainer with its defaults, a DataLoader, `self.log` at every step; all else plain, too."""
 
     WARM_UP = 1  # steps of each fit that are not timed
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         self._module = UsualModule(problem)
-        self._data = TensorDataset(problem.floats(), problem.images.labels)
+        floats = problem.floats().contiguous()
+        self._data = TensorDataset(floats, problem.images.labels)
 
     def seconds(self, steps: int) -> float:
         loader = DataLoader(self._data, batch_size=self.problem.batch_size, shuffle=True)
@@ -178,11 +202,11 @@ class UsualModule(L.LightningModule):
     def __init__(self, problem: Problem) -> None:
         super().__init__()
         self.problem = problem
-        self.net = problem.net().to(memory_format=torch.channels_last)
+        self.net = problem.net()
         self.ended: list[float] = []
 
     def configure_optimizers(self) -> Optimizer:
-        return self.problem.optimizer_of(self.net, fused=True)
+        return self.problem.optimizer_of(self.net, fused=False)
 
     def training_step(self, batch: tuple[Tensor, Tensor], _: int) -> Tensor:
         images, labels = batch

@@ -3,13 +3,16 @@
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import torch
+
 from benchmarks import ours
-from benchmarks.alternatives import ALTERNATIVES, FINELY, Problem
+from benchmarks.alternatives import ALTERNATIVES, FINELY, Problem, memory_as_usual
 from benchmarks.images import EvenCIFAR10, EvenDigits
 from benchmarks.outcome import Finding, Outcome, Spread, Table, Target
 from cbs_lightning.data import Images
@@ -124,6 +127,7 @@ class Rounds:
         self._others = {name: ALTERNATIVES[name](problem) for name in wanted}
         self.times = Times(cell)
         self.every = max(1, SAMPLES_BETWEEN_TURNS // cell.batch_size)
+        self._threads = cell.threads
         self._least = 1 if cell.is_long else ROUNDS[0]
         self._warm = False
         self._started = time.monotonic()
@@ -132,18 +136,23 @@ class Rounds:
 
     def between_steps(self) -> None:
         if self._warm:
-            self._let(FINELY, max(1, self.every // 4))
+            with threads(self._threads):
+                self._let(FINELY, max(1, self.every // 4))
 
     def after_chunk(self, steps: int, seconds: float) -> bool:
         if self._warm:
             self.between_steps()
-            self._let([name for name in self._others if name not in FINELY], max(1, steps // 8))
+            with threads(self._threads):
+                with memory_as_usual():
+                    self._let([n for n in self._others if n not in FINELY], max(1, steps // 8))
+                self._others["raw"].seconds(1)  # takes the memory back that these have given away
             self.times.of.setdefault("ours", []).append(seconds / steps)
             for name in self._others:
                 per_step = self._seconds[name] / self._steps[name]
                 self.times.of.setdefault(name, []).append(per_step)
         else:  # the first chunk does not count, nor do the others' first steps
-            self._let(list(self._others), 1)
+            with threads(self._threads):
+                self._let(list(self._others), 1)
             self._warm, self._started = True, time.monotonic()
         self._seconds = dict.fromkeys(self._others, 0.0)
         self._steps = dict.fromkeys(self._others, 0)
@@ -157,18 +166,28 @@ class Rounds:
             self._steps[name] += steps
 
 
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """While inside, torch has so many."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    yield
+    torch.set_num_threads(before)
+
+
 def data_dir() -> Path:
     return Path(os.environ.get("CBS_DATA_DIR", "data"))
 
 
 def overrides_of(cell: Cell) -> list[str]:
+    """Where all cores are its, a run chooses its threads itself, as it does for a user."""
     data = DATA[cell.data]
     return [
         f"data={cell.data}",
         f"data._target_={data.__module__}.{data.__qualname__}",
         f"optimizer={cell.optimizer}",
         f"batch_size={cell.batch_size}",
-        f"threads={cell.threads}",
+        f"threads={cell.threads if cell.threads < cores() else 'null'}",
     ]
 
 

@@ -1,18 +1,24 @@
 """The benchmark measures what it says: who takes turns, what is compared, what a target means."""
 
+import ctypes
+import subprocess
+import sys
 from collections import Counter
 from itertools import product
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks import ours, steps, throughput
-from benchmarks.alternatives import ALTERNATIVES
+from benchmarks.alternatives import ALTERNATIVES, Alternative
 from benchmarks.growth import slope
 from benchmarks.images import DIGITS, PICTURES, EvenCIFAR10, EvenDigits
 from benchmarks.outcome import Finding, Spread, Target, Verdict
 from cbs_lightning.data.loader import SAMPLES_PER_CHUNK
 from cbs_lightning.threads import cores
+
+ROOT = Path(__file__).parents[1]
 
 
 def test_a_quarter_of_all_combinations_is_balanced():
@@ -35,6 +41,60 @@ def test_all_ways_to_train_take_turns_inside_a_run(monkeypatch):
     assert all(len(found) == times.rounds and min(found) > 0 for found in times.of.values())
     numbers = times.numbers()
     assert set(numbers["ratios"]) == set(steps.RATIOS) and numbers["batch_size"] == 32
+
+
+def test_where_all_cores_are_its_a_run_chooses_its_threads_and_others_have_them_all(monkeypatch):
+    threads = {"run": [], "guests": []}
+
+    class Noting(Alternative):
+        def seconds(self, steps: int) -> float:
+            threads["guests"].append(torch.get_num_threads())
+            return 1.0
+
+    between_steps = steps.Rounds.between_steps
+
+    def noting(self) -> None:
+        threads["run"].append(torch.get_num_threads())
+        between_steps(self)
+
+    monkeypatch.setattr(steps, "SECONDS_PER_CELL", 0.0)
+    monkeypatch.setattr(steps, "cores", lambda: 2)
+    monkeypatch.setattr(steps, "ALTERNATIVES", dict.fromkeys(("floor", "raw"), Noting))
+    monkeypatch.setattr(steps.Rounds, "between_steps", noting)
+    monkeypatch.setattr("cbs_lightning.choices.fair_share", lambda workers: 2)
+    images = EvenDigits.load(Path()).train
+    steps.measure(steps.Cell("digits", "resnet20", 32, "adam", 2), images)
+    assert set(threads["run"]) == {1} and set(threads["guests"]) == {2}
+
+
+FAULTS = """
+import resource, torch
+from benchmarks.alternatives import memory_as_usual
+from cbs_lightning.allocator import freed_memory_kept
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    blocks = [torch.ones(2**21) for _ in range(40)]
+    while blocks:
+        blocks.pop()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+def of_the_second_time():
+    faults()
+    return faults()
+print(of_the_second_time())
+with freed_memory_kept():
+    with memory_as_usual():
+        print(of_the_second_time())
+    print(of_the_second_time())
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="needs glibc")
+def test_other_ways_to_train_have_memory_as_glibc_has_it():
+    """In a process of its own: how often memory is handed out depends on what came before."""
+    command = [sys.executable, "-c", FAULTS]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    untouched, as_usual, kept = map(int, done.stdout.split())
+    assert as_usual == pytest.approx(untouched, rel=0.1) and kept < 0.1 * untouched
 
 
 def test_all_steps_do_the_same_work():
