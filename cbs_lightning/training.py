@@ -283,6 +283,7 @@ def _trainer(
 ) -> L.Trainer:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning", message=".*treespec.*")
+    warnings.filterwarnings("ignore", message=".*`srun` command.*")  # a run has one process
     # Lightning has torch ask NVIDIA's management library whether there is a GPU, and Adam asks at
     # every step: a fifth of a millisecond each, where the answer cannot change.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "0"
