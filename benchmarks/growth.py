@@ -42,22 +42,21 @@ class Fastest:
 
 
 def chunks_of(cell: Cell) -> int:
-    """To be measured after a first one; of what is huge, that one is all."""
-    chunks = CHUNKS * SAMPLES_PER_CHUNK // max(cell.batch_size, SAMPLES_PER_CHUNK)
-    return 0 if cell.is_huge else max(1, chunks)
+    """To be measured after a first one, for which the system hands out memory."""
+    return max(1, CHUNKS * SAMPLES_PER_CHUNK // max(cell.batch_size, SAMPLES_PER_CHUNK))
 
 
 def seconds_per_step(cell: Cell) -> float:
     guests = Fastest(chunks_of(cell))
     ours.train(overrides_of(cell), ours.NETS[cell.model], guests)
-    return min(guests.seconds[1:] or guests.seconds)
+    return min(guests.seconds[1:])
 
 
 def raw_seconds_per_step(cell: Cell, images: Images) -> float:
     loop = Raw(Problem(images, cell.model, cell.batch_size, cell.optimizer))
     steps = max(1, SAMPLES_PER_CHUNK // cell.batch_size)
     seconds = [loop.seconds(steps) / steps for _ in range(1 + chunks_of(cell))]
-    return min(seconds[1:] or seconds)
+    return min(seconds[1:])
 
 
 def slope(sizes: list[int], seconds: list[float]) -> float:
