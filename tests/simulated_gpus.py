@@ -31,6 +31,7 @@ class OnCpu(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.used: list[int | None] = []
+        self.current: int | None = 0  # where torch does what it is not told to do elsewhere
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args, kwargs = tree_map_only(torch.device, self.cpu, (args, kwargs or {}))
@@ -41,6 +42,9 @@ class OnCpu(TorchFunctionMode):
             self.used.append(device.index)
             return torch.device("cpu")
         return device
+
+    def set_current(self, device: torch.device) -> None:
+        self.current = device.index
 
 
 class Accelerator(CPUAccelerator):
@@ -67,7 +71,8 @@ def simulate(count: int, patch: pytest.MonkeyPatch) -> OnCpu:
     patch.setitem(checks.GPUS, "cuda", lambda: True)
     patch.setattr(L, "Trainer", on_gpu)
     patch.setattr(torch.cuda, "device_count", lambda: count)
-    patch.setattr(torch.cuda, "set_device", mode.cpu)
+    patch.setattr(torch.cuda, "set_device", mode.set_current)
+    patch.setattr(torch.cuda, "empty_cache", lambda: mode.used.append(mode.current))
     patch.setattr(torch.cuda, "get_device_name", lambda device: "Simulated")
     patch.setattr(torch.cuda, "get_rng_state", rng_state)
     patch.setattr(torch.cuda, "set_rng_state", lambda _, device: mode.cpu(device))

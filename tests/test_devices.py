@@ -353,6 +353,7 @@ def test_an_interrupted_sweep_goes_on_over_other_gpus(tmp_path, monkeypatch):
 def test_a_slice_is_tried_on_the_runs_own_gpu(monkeypatch):
     mode = simulate(2, monkeypatch)
     monkeypatch.setattr(torch.random, "fork_rng", lambda devices: _given(devices))
+    torch.cuda.set_device(torch.device("cuda", 1))
     with mode:
         assert automatic_slice(made(), torch.device("cuda", 1), (1, 8, 8), 16, 1) is None
     assert set(mode.used) == {1}
