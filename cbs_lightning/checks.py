@@ -41,6 +41,7 @@ def check(cfg: DictConfig) -> None:
         _check_whole_number("threads", cfg.threads, 1, " or null")
     if cfg.jobs != AUTO:
         _check_whole_number("jobs", cfg.jobs, 1, " or auto")
+    _check_whole_number("jobs_per_gpu", cfg.jobs_per_gpu, 1)
     if cfg.micro_batch_size not in (None, AUTO):
         _check_whole_number("micro_batch_size", cfg.micro_batch_size, 1, ", null or auto")
     for key in ("activation_checkpointing", "checkpoint.keep", "report"):
@@ -117,11 +118,12 @@ def _check_compile(cfg: DictConfig) -> None:
     allowed = "not with micro_batch_size; allowed with it: null, default"
     sliced = cfg.micro_batch_size is not None
     _require(mode != CUDA_GRAPHS or not sliced, "compile", mode, allowed)
-    if (reason := obstacle(mode, _device_type(cfg.trainer.accelerator))) is not None:
+    if (reason := obstacle(mode, device_type(cfg.trainer.accelerator))) is not None:
         raise ConfigError("compile", mode, reason)
 
 
-def _device_type(accelerator: str) -> str:
+def device_type(accelerator: str) -> str:
+    """Of the device that Lightning takes for it here."""
     if accelerator in ("auto", "gpu"):
         return next((name for name, is_here in GPUS.items() if is_here()), "cpu")
     return accelerator

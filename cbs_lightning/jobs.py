@@ -14,12 +14,14 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from cbs_lightning.build import bare_model
-from cbs_lightning.checks import GPUS
+from cbs_lightning.checks import device_type
 from cbs_lightning.choices import AUTO
+from cbs_lightning.gpus import visible_gpus
 from cbs_lightning.memory import USABLE, peak_of_batch
 from cbs_lightning.run import check_run
 from cbs_lightning.system_memory import total_memory
 from cbs_lightning.threads import cores, fair_share
+from cbs_lightning.wording import count_of
 
 PROCESS = 600 * 2**20  # bytes of a process with its libraries
 COMPILER = 600 * 2**20  # of those that it starts to compile a net
@@ -28,13 +30,21 @@ COPIES = 4  # of the weights, at most: themselves, and what an optimizer keeps
 
 @dataclass(frozen=True)
 class AtATime:
-    """So many runs at a time, and why."""
+    """So many runs at a time, and why; over how many GPUs a local sweep spreads them."""
 
     runs: int
     why: str
+    gpus: int = 0
 
     def __str__(self) -> str:
-        return f"{self.runs} at a time ({self.why})"
+        return f"{self.runs} at a time ({self.why}{self._spread()})"
+
+    def _spread(self) -> str:
+        if min(self.gpus, self.runs) < 2:
+            return ""
+        used, most = min(self.gpus, self.runs), -(-self.runs // self.gpus)
+        each = f"{'up to ' if self.runs % used else ''}{count_of(most, 'job')} each"
+        return f"{': ' if self.why else ''}{used} GPUs, {each}"
 
 
 @dataclass(frozen=True)
@@ -46,9 +56,12 @@ class Need:
 
 
 def automatic(configs: Sequence[DictConfig]) -> AtATime:
-    """As many as have cores and fit into memory; on a GPU, one."""
-    if any(map(_on_gpu, configs)):
-        return AtATime(1, "on a GPU")
+    """As many as have cores and fit into memory; on GPUs, `jobs_per_gpu` on each."""
+    devices = {device_type(cfg.trainer.accelerator) for cfg in configs}
+    if devices != {"cpu"}:
+        gpus = gpus_of(configs)
+        runs = min(len(configs), gpus * configs[0].jobs_per_gpu) if gpus else 1
+        return AtATime(runs, "" if min(gpus, runs) > 1 else "on a GPU", gpus)
     threads = max(cfg.threads or 1 for cfg in configs)
     runs, note = at_a_time(len(configs), cores() // threads), ""
     if runs > 1:
@@ -61,6 +74,12 @@ def automatic(configs: Sequence[DictConfig]) -> AtATime:
     share = max(cfg.threads or fair_share(runs) for cfg in configs)
     size, each = "one core" if share == 1 else f"{share} cores", " each" if runs > 1 else ""
     return AtATime(runs, f"{size}{each}{note}")
+
+
+def gpus_of(configs: Iterable[DictConfig]) -> int:
+    """CUDA's, where one of the runs would train on one."""
+    on_cuda = any(device_type(cfg.trainer.accelerator) == "cuda" for cfg in configs)
+    return len(visible_gpus()) if on_cuda else 0
 
 
 def at_a_time(jobs: int, cores: int, memory: float = 0, needs: Iterable[Need] = ()) -> int:
@@ -104,8 +123,3 @@ def _slice(cfg: DictConfig, batch_size: int) -> int:
     if cfg.micro_batch_size == AUTO:  # it takes what there is for it
         return 2
     return max(2, min(cfg.micro_batch_size or batch_size, batch_size))
-
-
-def _on_gpu(cfg: DictConfig) -> bool:
-    accelerator = cfg.trainer.accelerator
-    return accelerator != "cpu" and any(present() for present in GPUS.values())

@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from cbs_lightning.choices import AUTO
 from cbs_lightning.errors import ConfigError
-from cbs_lightning.jobs import AtATime, automatic
+from cbs_lightning.jobs import AtATime, automatic, gpus_of
 from cbs_lightning.threads import cores
 
 N_JOBS = "hydra.launcher.n_jobs"
@@ -17,15 +17,18 @@ BASIC = "basic"  # Hydra's own, which runs one job after the other
 
 def chosen(config: DictConfig, jobs: Sequence[DictConfig]) -> AtATime:
     """How many of a sweep's jobs run at a time; `config` is the sweep's own, with Hydra's part."""
+    for key in ("jobs", "jobs_per_gpu"):
+        values = list(dict.fromkeys(str(job[key]) for job in jobs))
+        if len(values) > 1:
+            raise ConfigError(key, ",".join(values), "a sweep has one value of it")
     asked = jobs[0].jobs
-    if any(job.jobs != asked for job in jobs):
-        values = ",".join(dict.fromkeys(str(job.jobs) for job in jobs))
-        raise ConfigError("jobs", values, "a sweep has one value of it")
     if _names_launcher(config):
         found = _as_launcher_says(config.hydra, asked)
     else:
         found = automatic(jobs) if asked == AUTO else AtATime(asked, f"jobs={asked}")
-    return replace(found, runs=min(found.runs, len(jobs)))
+    found = replace(found, runs=min(found.runs, len(jobs)))
+    local = "n_jobs" in config.hydra.launcher or not _names_launcher(config)
+    return replace(found, gpus=gpus_of(jobs)) if local else found
 
 
 def with_launcher(config: DictConfig, runs: int) -> DictConfig:

@@ -14,7 +14,7 @@ from cbs_lightning.results import CONFIG
 # Where things are, how they are shown and whom to trust is never somebody else's to say.
 OWN = (
     "repeat", "trusted_packages", "output_dir", "data_dir", "progress", "tensorboard", "report",
-    "jobs", "sweep",
+    "jobs", "jobs_per_gpu", "sweep",
 )  # fmt: skip
 NAMES = ("data", "model", "optimizer", "experiment", "variant")
 

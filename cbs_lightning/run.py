@@ -13,6 +13,7 @@ from cbs_lightning.checks import check
 from cbs_lightning.config import config_hash
 from cbs_lightning.data import ImageDataModule
 from cbs_lightning.errors import UserError, output_errors
+from cbs_lightning.gpus import own_gpu
 from cbs_lightning.locks import locked
 from cbs_lightning.results import DamagedError, Request, Result, Run, Status
 from cbs_lightning.storage import remove_scratch, set_aside
@@ -60,7 +61,8 @@ def _answer(cfg: DictConfig, data: ImageDataModule, directory: Path, title: str)
     if known is not None:
         publish(directory, known)
         return _told_as_known(cfg, directory, known)
-    result = train(cfg, data, directory, title, stored)
+    with own_gpu(cfg) as gpu:
+        result = train(cfg, data, directory, title, stored, gpu)
     _tell_end(cfg, result)
     say(f"{title}: {describe(result)}{_where_or_how_long(cfg, directory)}")
     return result

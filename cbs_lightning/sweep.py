@@ -19,6 +19,7 @@ from cbs_lightning import results
 from cbs_lightning.board import Board, JobState, Phase, printing_beside_table
 from cbs_lightning.checks import check
 from cbs_lightning.errors import UserError
+from cbs_lightning.gpus import disagreement, slot_directory
 from cbs_lightning.job_loader import Job
 from cbs_lightning.launching import chosen, with_launcher
 from cbs_lightning.live_sweep import LiveSweep
@@ -58,8 +59,10 @@ class Sweep:
             find_data(cfg)
         jobs = {job: run_directory(cfg) for job, cfg in configs.items()}
         at_a_time = chosen(self.config, list(configs.values()))
-        self.workers = at_a_time.runs
+        self.workers, self.gpus = at_a_time.runs, at_a_time.gpus
         say(f"{count_of(len(jobs), 'job')}, {at_a_time}")
+        if self.gpus and (different := disagreement()):
+            say(f"warning: {different}")
         studies = {jobs[job].parent: bool(cfg.report) for job, cfg in configs.items()}
         states = [_waiting(number, cfg) for number, cfg in enumerate(configs.values(), 1)]
         with ExitStack() as stack:
@@ -102,6 +105,10 @@ class Sweep:
                 stop = stack.enter_context(stop_file_on_signal())
                 for part in parts.values():
                     part["stop_file"] = str(stop.path)
+            if runs > 1 and self.gpus > 1:
+                slots = stack.enter_context(slot_directory())
+                for part in parts.values():
+                    part |= {"gpus": self.gpus, "slots": str(slots)}
             if runs > 0:
                 found |= self._launch_all(self._launcher(runs), left, parts, board, stop)
         if stop is not None and stop.received is not None:

@@ -41,6 +41,7 @@ from cbs_lightning.compilation import compile_net, is_of_compiler, uncompiled
 from cbs_lightning.config import config_hash, hyperparameters
 from cbs_lightning.data import ImageDataModule
 from cbs_lightning.errors import ConfigError, UserError
+from cbs_lightning.gpus import gpu_title
 from cbs_lightning.memory import is_out_of_memory
 from cbs_lightning.results import Request, Result, Run, Status
 from cbs_lightning.signals import Interrupted, held_back, signal_of
@@ -62,10 +63,16 @@ def step_budget(stop: DictConfig, steps_per_epoch: int) -> int:
 
 
 def train(
-    cfg: DictConfig, data: ImageDataModule, directory: Path, title: str, stored: Run | None
+    cfg: DictConfig,
+    data: ImageDataModule,
+    directory: Path,
+    title: str,
+    stored: Run | None,
+    gpu: int | None = None,
 ) -> Result:
     """Train to the threshold or to the end of the budget, in a directory that is this process's.
 
+    `gpu` is torch's number of the one to train on; None: the device that comes first.
     However it ends there is a result; one of an unfinished run does not replace a `stored` one
     that knows more. A signal ends in `Interrupted`, after the run was saved.
     """
@@ -101,8 +108,11 @@ def train(
             cfg.checkpoint.every_seconds,
             save_last=cfg.checkpoint.keep or data.split.test is not None,
         )
-        trainer = _trainer(cfg, request, directory, title, (stop, signals, checkpointing))
+        trainer = _trainer(cfg, request, directory, title, (stop, signals, checkpointing), gpu)
         device = trainer.strategy.root_device
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # else the first GPU, or that of the run before, is used
+        device_name = record.device_name(device)
         model = build_model(cfg, data, device)
         if cfg.compile is not None:
             deterministic = bool(cfg.trainer.get("deterministic"))
@@ -110,7 +120,7 @@ def train(
         result = replace(
             result,
             micro_batch_size=model.micro_batch_size,
-            device=record.device_name(device),
+            device=device_name if gpu is None else f"{device_name}, {gpu_title(gpu)}",
             configuration=_recorded(cfg),
         )
         text = OmegaConf.to_yaml(OmegaConf.create(result.configuration))
@@ -119,7 +129,7 @@ def train(
             "config_hash": identity,
             "threads": cfg.threads,
             "micro_batch_size": model.micro_batch_size,
-            "device": result.device,
+            "device": device_name,
             **result.versions,
         }
         _say_where_it_begins(title, checkpoint, stored, cfg.checkpoint.keep)
@@ -280,6 +290,7 @@ def _trainer(
     directory: Path,
     title: str,
     callbacks: tuple[StopAtThreshold, StopOnSignal, TimedCheckpoint],
+    gpu: int | None,
 ) -> L.Trainer:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning", message=".*treespec.*")
@@ -291,8 +302,9 @@ def _trainer(
     assert request.max_steps is not None
     curves = LogCurves(directory, stop.recorder, cfg.tensorboard.points, stop.effective_batch_size)
     progress = _progress(cfg, title, stop, request.max_steps)
+    settings = dict(cfg.trainer) | ({} if gpu is None else {"devices": [gpu]})
     return L.Trainer(
-        **cfg.trainer,
+        **settings,
         max_epochs=-1,
         max_steps=request.max_steps,
         # In this order: what is recorded is looked at, and what was found may be saved.
@@ -327,4 +339,5 @@ def _recorded(cfg: DictConfig) -> dict[str, Any]:
     """The configuration as plain values, without what the run does not depend on."""
     values = OmegaConf.to_container(cfg, resolve=True)
     assert isinstance(values, dict)
-    return {str(key): values[key] for key in values if key not in ("sweep", "jobs", "repeat")}
+    left_out = ("sweep", "jobs", "jobs_per_gpu", "repeat")
+    return {str(key): values[key] for key in values if key not in left_out}

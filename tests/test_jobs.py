@@ -4,7 +4,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from cbs_lightning import jobs, system_memory
+from cbs_lightning import checks, jobs, system_memory
 from cbs_lightning.config import compose, config_hash
 from cbs_lightning.errors import ConfigError
 from cbs_lightning.jobs import COMPILER, PROCESS, Need, at_a_time, automatic, needs
@@ -42,7 +42,7 @@ def machine(monkeypatch):
         monkeypatch.setattr("cbs_lightning.threads.cores", lambda: cores)
         monkeypatch.setattr(jobs, "cores", lambda: cores)
         monkeypatch.setattr(jobs, "total_memory", lambda: memory)
-        monkeypatch.setattr(jobs, "GPUS", {"cuda": lambda: gpu})
+        monkeypatch.setitem(checks.GPUS, "cuda", lambda: gpu)
 
     return be
 

@@ -41,6 +41,10 @@ class TimedCheckpoint(L.Callback):
         self.every_seconds = every_seconds
         self.save_last = save_last
         self._saved = time.monotonic()
+        self._device = torch.device("cpu")
+
+    def setup(self, trainer: L.Trainer, *_: Any, **__: Any) -> None:
+        self._device = trainer.strategy.root_device
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         loader = trainer.train_dataloader
@@ -56,16 +60,18 @@ class TimedCheckpoint(L.Callback):
             self._save(trainer)
 
     def state_dict(self) -> dict[str, Any]:
+        on_gpu = self._device.type == "cuda"
         return {
             "cpu": torch.get_rng_state(),
-            "cuda": torch.cuda.get_rng_state_all(),
+            "cuda": [torch.cuda.get_rng_state(self._device)] if on_gpu else [],
             "origin": self.origin,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         torch.set_rng_state(state_dict["cpu"])
-        if len(state_dict["cuda"]) == torch.cuda.device_count():
-            torch.cuda.set_rng_state_all(state_dict["cuda"])
+        if self._device.type == "cuda" and state_dict["cuda"]:
+            # Older checkpoints have those of all GPUs; their runs were on the first.
+            torch.cuda.set_rng_state(state_dict["cuda"][0], self._device)
         for name, value in self.origin.items():
             if (before := state_dict["origin"].get(name)) != value:
                 say(f"warning: {name} was {before}, is {value} now: {MAY_DIFFER}")
