@@ -27,7 +27,7 @@ def expanded(
     for job, cfg in configs.items():
         jobs = {job: cfg} if cfg.lr_scaling != Scaling.TUNED else _tried(job, compose)
         for each, own in jobs.items():
-            found.setdefault(OmegaConf.to_yaml(own, sort_keys=True), (each, own))
+            found.setdefault(_what_is_run(own), (each, own))
     return dict(found.values())
 
 
@@ -37,8 +37,14 @@ def _tried(job: Job, compose: Callable[[Job], DictConfig]) -> dict[Job, DictConf
     check(cfg)
     # As a person would type them, so that these are the same runs.
     rates = [f"{cfg.optimizer.lr * factor:.12g}" for factor in cfg.lr_tuning]
-    jobs = [(*_without(plain, LR, FACTORS), f"{LR}={rate}") for rate in rates]
+    jobs = [(*_without(plain, LR), f"{LR}={rate}") for rate in rates]
     return {each: compose(each) for each in jobs}
+
+
+def _what_is_run(cfg: DictConfig) -> str:
+    """All but which rates it was one of."""
+    keys = [str(key) for key in cfg if key != FACTORS]
+    return OmegaConf.to_yaml(OmegaConf.masked_copy(cfg, keys), sort_keys=True)
 
 
 def _check_one_rate(jobs: list[Job]) -> None:
@@ -49,5 +55,5 @@ def _check_one_rate(jobs: list[Job]) -> None:
         raise ConfigError(SCALING, Scaling.TUNED, reason)
 
 
-def _without(job: Job, *keys: str) -> Job:
-    return tuple(override for override in job if override.partition("=")[0] not in keys)
+def _without(job: Job, key: str) -> Job:
+    return tuple(override for override in job if override.partition("=")[0] != key)
