@@ -11,7 +11,6 @@ from matplotlib.lines import Line2D
 from cbs_lightning.colors import colors_of
 from cbs_lightning.curves import Curve
 from cbs_lightning.figures.style import (
-    DASHED,
     GRAY,
     PLOT_HEIGHT,
     STYLE,
@@ -35,7 +34,9 @@ NAMES = {
     Scaling.TUNED: "tuned",
 }
 RATES_HEIGHT = 1.15  # inches
-LIGHTER = 0.45  # of white in what is scaled by a rule
+STAR_SIZES = (14, 11.5, 9, 6.5)  # so that those of one batch size are all seen
+TRIED = "#BBBBBB"
+LIGHTER = 0.35  # of white in what is scaled by a rule
 
 
 def draw_lr_scaling(study: str, compared: LrComparison) -> Figure:
@@ -49,16 +50,10 @@ def draw_lr_scaling(study: str, compared: LrComparison) -> Figure:
         for axes in (upper, lower):
             set_batch_sizes(axes, sizes)
         _set_values(upper, list(curves.values()))
-        for scaling, curve in curves.items():
-            _draw_sfo(upper, curve, looks[scaling])
-            _draw_rates(lower, curve, looks[scaling])
+        for star_size, (scaling, curve) in zip(STAR_SIZES, curves.items(), strict=False):
+            _draw_sfo(upper, curve, looks[scaling], star_size)
         _draw_unreached(upper, compared, looks)
-        rates = [lr_of(point) for curve in curves.values() for point in curve.points]
-        if compared.tuned is not None:
-            tried = [(b, lr) for b, all_ in compared.tuned.tried.items() for lr in all_]
-            lower.scatter(*zip(*tried, strict=True), s=5, color="#BBBBBB", lw=0, zorder=1)
-            rates += [lr for _, lr in tried]
-        set_plain_log(lower, min(rates), max(rates))
+        _draw_rates(lower, compared, looks)
         upper.tick_params(labelbottom=False)
         first = next(iter(curves.values()))
         upper.set_ylabel(f"SFO complexity K·b to loss ≤ {first.threshold:g}")
@@ -78,13 +73,13 @@ def _looks(color: str) -> dict[Scaling, dict[str, Any]]:
     light = to_hex((red, green, blue))
     return {
         Scaling.NONE: {"color": GRAY, "marker": "o", "ls": "-"},
-        Scaling.SQRT: {"color": light, "marker": "s", "ls": DASHED},
+        Scaling.SQRT: {"color": light, "marker": "s", "ls": (0, (3, 1.5))},
         Scaling.LINEAR: {"color": light, "marker": "^", "ls": (0, (1, 1.2))},
         Scaling.TUNED: {"color": color, "marker": "P", "ls": "-", "lw": 1.8},
     }
 
 
-def _draw_sfo(axes: Axes, curve: Curve, look: dict[str, Any]) -> None:
+def _draw_sfo(axes: Axes, curve: Curve, look: dict[str, Any], star_size: float) -> None:
     reached = [(point, point.sfo) for point in curve.points if point.sfo is not None]
     if not reached:
         return
@@ -95,13 +90,31 @@ def _draw_sfo(axes: Axes, curve: Curve, look: dict[str, Any]) -> None:
             spent = [run.sfo or 0 for run in point.reached]
             axes.vlines(point.batch_size, min(spent), max(spent), color=look["color"], lw=0.9)
     if curve.best is not None and curve.best.sfo is not None:
-        star: dict[str, Any] = {"marker": "*", "ms": 11, "mec": "white", "mew": 0.7, "zorder": 5}
+        star: dict[str, Any] = {
+            "marker": "*",
+            "ms": star_size,
+            "mec": "white",
+            "mew": 0.7,
+            "zorder": 5,
+        }
         axes.plot(curve.best.batch_size, curve.best.sfo, color=look["color"], **star)
 
 
-def _draw_rates(axes: Axes, curve: Curve, look: dict[str, Any]) -> None:
-    sizes = [point.batch_size for point in curve.points]
-    axes.plot(sizes, [lr_of(point) for point in curve.points], ms=3.2, zorder=3, **look)
+def _draw_rates(axes: Axes, compared: LrComparison, looks: dict[Scaling, dict[str, Any]]) -> None:
+    drawn = {
+        scaling: {point.batch_size: lr_of(point) for point in curve.points}
+        for scaling, curve in compared.curves.items()
+    }
+    rates = [lr for own in drawn.values() for lr in own.values()]
+    if compared.tuned is not None:
+        tried = [(b, lr) for b, own in compared.tuned.tried.items() for lr in own]
+        sizes, others = zip(*tried, strict=True)
+        axes.scatter(sizes, others, s=6, color=TRIED, lw=0, zorder=1)
+        rates += others
+        drawn[Scaling.TUNED] = compared.tuned.chosen
+    for scaling, own in drawn.items():
+        axes.plot(list(own), list(own.values()), ms=3.2, zorder=3, **looks[scaling])
+    set_plain_log(axes, min(rates), max(rates))
 
 
 def _draw_unreached(
@@ -140,7 +153,7 @@ def _keys(compared: LrComparison) -> list[Line2D]:
     if any(curve.best for curve in curves):
         handles.append(key("least SFO", ls="none", marker="*", ms=8))
     if compared.tuned is not None:
-        handles.append(key("tried in tuning", ls="none", marker="o", ms=2.4, color="#BBBBBB"))
+        handles.append(key("tried in tuning", ls="none", marker="o", ms=2.4, color=TRIED))
     if any(curve.unreached for curve in curves):
         handles.append(key("threshold not reached", ls="none", marker="x", ms=4.5))
     if any(len(curve.seeds) > 1 for curve in curves):
