@@ -10,6 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from cbs_lightning.choices import AUTO
 from cbs_lightning.data import ImageDataModule
 from cbs_lightning.errors import ConfigError
+from cbs_lightning.learning_rate import learning_rate
 from cbs_lightning.memory import automatic_slice
 from cbs_lightning.models import Classifier
 from cbs_lightning.models.recompute import recompute_blocks
@@ -35,12 +36,14 @@ def build_model(cfg: DictConfig, data: ImageDataModule, device: torch.device) ->
 
 def bare_model(cfg: DictConfig, data: ImageDataModule) -> Classifier:
     slice_size = cfg.micro_batch_size
+    lr = learning_rate(cfg, len(data.split.train))
     model: Classifier = instantiate(
         cfg.model,
         in_channels=data.in_channels,
         num_classes=data.num_classes,
-        optimizer=instantiate(cfg.optimizer, _convert_="all"),
+        optimizer=instantiate(cfg.optimizer, lr=lr, _convert_="all"),
         micro_batch_size=None if slice_size == AUTO else slice_size,
+        warmup_samples=cfg.warmup_samples,
     )
     if cfg.activation_checkpointing and not recompute_blocks(model.net):
         reason = f"{cfg.names.model} has no blocks to recompute; allowed: false"

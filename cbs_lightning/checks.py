@@ -14,6 +14,7 @@ from cbs_lightning.choices import AUTO
 from cbs_lightning.compilation import CUDA_GRAPHS, MODES, obstacle
 from cbs_lightning.data import ImageDataModule
 from cbs_lightning.errors import ConfigError
+from cbs_lightning.learning_rate import Scaling
 from cbs_lightning.models import Classifier
 from cbs_lightning.trajectory import RuleName
 
@@ -27,7 +28,7 @@ PRECISIONS = ("32-true", "bf16-mixed")
 TRAINER_KEYS = {"accelerator", "devices", "precision", "deterministic", "benchmark", "profiler"}
 GIVEN_BY_RUN = {  # parameters that a run fills in from other keys
     "data": {"data_dir", "batch_size", "seed"},
-    "model": {"in_channels", "num_classes", "optimizer", "micro_batch_size"},
+    "model": {"in_channels", "num_classes", "optimizer", "micro_batch_size", "warmup_samples"},
     "optimizer": {"params"},
 }
 BASES = {"data": ImageDataModule, "model": Classifier, "optimizer": torch.optim.Optimizer}
@@ -61,6 +62,7 @@ def check(cfg: DictConfig) -> None:
         cfg.study,
         "must be a folder's name: letters, digits and . _ + = -",
     )
+    _check_learning_rate(cfg)
     _check_stop(cfg.stop)
     _check_trainer(cfg.trainer)
     if cfg.compile is not None:
@@ -71,6 +73,19 @@ def check(cfg: DictConfig) -> None:
     for key in ("normalize", "augment", "replacement"):
         value = cfg.data.get(key, False)
         _require(isinstance(value, bool), f"data.{key}", value, "must be true or false")
+
+
+def _check_learning_rate(cfg: DictConfig) -> None:
+    scaling, factors = cfg.lr_scaling, cfg.lr_tuning
+    _require(scaling in list(Scaling), "lr_scaling", scaling, _one_of(Scaling))
+    _check_whole_number("lr_reference_batch_size", cfg.lr_reference_batch_size, 1)
+    _check_whole_number("warmup_samples", cfg.warmup_samples, 0)
+    valid = OmegaConf.is_list(factors) and all(_is_number(each) and each > 0 for each in factors)
+    allowed = "must be a list of at least two different numbers > 0"
+    _require(valid and len(set(factors)) > 1, "lr_tuning", factors, allowed)
+    # A sweep has made of it the runs with each learning rate before they are checked.
+    allowed = "needs a sweep over a grid, with -m; allowed here: linear, none, sqrt"
+    _require(scaling != Scaling.TUNED, "lr_scaling", scaling, allowed)
 
 
 def _check_stop(stop: DictConfig) -> None:

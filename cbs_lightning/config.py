@@ -16,12 +16,18 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from cbs_lightning.errors import ConfigError, UserError
+from cbs_lightning.learning_rate import Scaling
 from cbs_lightning.repeat import repeated
 
 CONF_DIR = Path(__file__).parents[1] / "conf"
 GROUPS = ("data", "model", "optimizer")
 # What decides a run's losses. Everything else of the trainer's settings does too, but these:
-LOSS_KEYS = (*GROUPS, "batch_size", "micro_batch_size", "compile", "seed")
+LOSS_KEYS = (
+    *GROUPS, "batch_size", "micro_batch_size", "compile", "seed",
+    "lr_scaling", "lr_reference_batch_size", "warmup_samples",
+)  # fmt: skip
+# Keys that there have not always been, with what runs from before had.
+LATER_KEYS = {"compile": None, "lr_scaling": Scaling.NONE, "warmup_samples": 0}
 NEUTRAL_TRAINER_KEYS = ("accelerator", "devices", "profiler")
 
 
@@ -129,8 +135,11 @@ def identity(cfg: DictConfig) -> dict[str, Any]:
 
 def config_hash(cfg: DictConfig) -> str:
     values = _flat(identity(cfg))
-    if values["compile"] is None:  # as of runs from before there was this key
-        del values["compile"]
+    if values["lr_scaling"] == Scaling.NONE:
+        del values["lr_reference_batch_size"]
+    for key, before in LATER_KEYS.items():
+        if values[key] == before:
+            del values[key]
     # 1 and 1.0 are one setting.
     canonical = json.dumps(values, sort_keys=True, default=str)
     canonical = re.sub(r"(?<=\d)\.0\b", "", canonical)
@@ -155,7 +164,8 @@ def _variant(cfg: DictConfig, names: Mapping[str, str], searchpath: list[str]) -
         if usual_names[group] != names[group]:
             label.append(names[group])
             usual[group] = cfg[group]
-    for key in ("batch_size", "seed"):
+    unscaled = cfg.lr_scaling == Scaling.NONE
+    for key in ("batch_size", "seed", *(["lr_reference_batch_size"] if unscaled else [])):
         usual[key] = cfg[key]
     usual_values, values = _flat(identity(usual)), _flat(identity(cfg))
     for key in dict.fromkeys([*values, *usual_values]):

@@ -124,7 +124,9 @@ def _alike(run: Result) -> tuple[str | int, ...]:
     """All that must be the same for two runs to differ in β₁, β₂ and lr alone."""
     rest = {k: v for k, v in run.hyperparameters.items() if k not in ("betas", "momentum")}
     other = json.dumps(rest, sort_keys=True, default=str)
-    return run.optimizer, run.batch_size, run.data, run.model, other, len(_settings(run))
+    warmup = run.configuration.get("warmup_samples", 0)
+    rate = run.lr_scaling, warmup  # a learning rate that follows from b was not swept
+    return run.optimizer, run.batch_size, run.data, run.model, other, len(_settings(run)), *rate
 
 
 def _settings(run: Result) -> dict[str, float]:

@@ -2,11 +2,13 @@
 
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from cbs_lightning.across_thresholds import AcrossThresholds
+from cbs_lightning.lr_comparison import LrComparison
 from cbs_lightning.recommend import LEVEL, OVERHEAD, Recommendation
 from cbs_lightning.storage import write_atomically
 
@@ -15,7 +17,10 @@ SCHEMA_VERSION = 1
 
 
 def write_recommendations(
-    directory: Path, found: list[Recommendation], across: list[AcrossThresholds]
+    directory: Path,
+    found: list[Recommendation],
+    across: list[AcrossThresholds],
+    lr: Iterable[LrComparison] = (),
 ) -> Path:
     """Ends of intervals that are open, and numbers that are not known, are null."""
     by_variant = {one.variant: one.as_json() for one in across}
@@ -27,6 +32,7 @@ def write_recommendations(
         "variants": [
             asdict(one) | {"across_thresholds": by_variant.get(one.variant)} for one in found
         ],
+        "learning_rates": [one.as_json() for one in lr],
     }
     path = directory / RECOMMENDATION
     write_atomically(path, (json.dumps(_plain(values), indent=2) + "\n").encode())

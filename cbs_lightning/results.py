@@ -102,6 +102,11 @@ class Result:
         return slice_size is not None and slice_size < self.effective_batch_size
 
     @property
+    def lr_scaling(self) -> str:
+        """By which `lr` came about; a run from before there was one had none."""
+        return str(self.configuration.get("lr_scaling", "none"))
+
+    @property
     def first_reading(self) -> int:
         """The first step at which the rule gives a loss at all."""
         if self.rule is RuleName.EPOCH:

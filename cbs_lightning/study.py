@@ -8,6 +8,7 @@ from cbs_lightning.across_thresholds import AcrossThresholds, across_thresholds
 from cbs_lightning.curves import Curve, curves
 from cbs_lightning.hyperparameters import Panel, hyperparameter_panels
 from cbs_lightning.loss_curves import LossCurve, loss_curve
+from cbs_lightning.lr_comparison import LrComparison, lr_comparisons, tuned_curves
 from cbs_lightning.recommend import Recommendation, recommend
 from cbs_lightning.results import UNFINISHED, Broken, Request, Result, Run, answer, read_study
 from cbs_lightning.summary import summary_rows, usual_request
@@ -46,7 +47,9 @@ class Study:
 
     @cached_property
     def recommendations(self) -> list[Recommendation]:
-        return [recommend(curve) for curve in self.curves]
+        """Of each curve, and of those with a tuned learning rate."""
+        tuned = [found.curve for found in tuned_curves(self.curves)]
+        return [recommend(curve) for curve in [*self.curves, *tuned]]
 
     @cached_property
     def rows(self) -> list[Result]:
@@ -71,6 +74,10 @@ class Study:
     def panels(self) -> list[Panel]:
         return hyperparameter_panels(self.answers)
 
+    @cached_property
+    def lr_comparisons(self) -> list[LrComparison]:
+        return lr_comparisons(self.curves)
+
     @property
     def over_batch_sizes(self) -> bool:
         """Whether there is something to draw against the batch size."""
@@ -81,6 +88,7 @@ class Study:
         return [
             f"{self.name}: {self.asked}, {count_of(len(self.runs), 'run')}",
             *(f"  {line}" for found in self.recommendations for line in found.told()),
+            *(f"  {line}" for found in self.lr_comparisons for line in found.told()),
             *(f"  {found.variant}: {found.joint.describe()}" for found in self.across),
             *(f"  {panel.describe()}" for panel in self.panels),
         ]

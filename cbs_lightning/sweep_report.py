@@ -8,6 +8,7 @@ from rich.table import Table
 
 from cbs_lightning.curves import curves
 from cbs_lightning.errors import output_errors
+from cbs_lightning.lr_comparison import lr_comparisons, tuned_curves
 from cbs_lightning.recommend import recommend
 from cbs_lightning.results import Request, Result, Status, answer, read_study
 from cbs_lightning.study import read
@@ -32,8 +33,11 @@ def print_report(results: list[Result | None], directories: list[Path]) -> None:
     earlier = _earlier_runs(found, directories)
     if earlier:
         console.print(f"With {count_of(len(earlier), 'earlier run')} of the study:")
-    for curve in curves([*found, *earlier]):
+    own = curves([*found, *earlier])
+    for curve in [*own, *(tuned.curve for tuned in tuned_curves(own))]:
         console.print("\n".join(recommend(curve).told()), highlight=False)
+    for compared in lr_comparisons(own):
+        console.print("\n".join(compared.told()), highlight=False)
 
 
 def write_and_tell(studies: dict[Path, bool]) -> None:

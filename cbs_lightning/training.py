@@ -42,6 +42,7 @@ from cbs_lightning.config import config_hash, hyperparameters
 from cbs_lightning.data import ImageDataModule
 from cbs_lightning.errors import ConfigError, UserError
 from cbs_lightning.gpus import gpu_title
+from cbs_lightning.learning_rate import learning_rate, told
 from cbs_lightning.memory import is_out_of_memory
 from cbs_lightning.results import Request, Result, Run, Status
 from cbs_lightning.signals import Interrupted, held_back, signal_of
@@ -133,6 +134,8 @@ def train(
             **result.versions,
         }
         _say_where_it_begins(title, checkpoint, stored, cfg.checkpoint.keep)
+        if rate := told(cfg, n):
+            say(f"{title}: {rate}")
         resume = checkpoint.path if checkpoint is not None else None
         with freed_memory_kept() if device.type == "cpu" else nullcontext():
             trainer.fit(model, datamodule=data, ckpt_path=resume, weights_only=True)
@@ -203,7 +206,7 @@ def _blank_result(
         data=cfg.names.data,
         model=cfg.names.model,
         optimizer=cfg.names.optimizer,
-        lr=cfg.optimizer.lr,
+        lr=learning_rate(cfg, n),
         hyperparameters=hyperparameters(cfg),
         batch_size=cfg.batch_size,
         effective_batch_size=min(cfg.batch_size, n),
@@ -300,7 +303,13 @@ def _trainer(
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "0"
     stop, signals, checkpointing = callbacks
     assert request.max_steps is not None
-    curves = LogCurves(directory, stop.recorder, cfg.tensorboard.points, stop.effective_batch_size)
+    curves = LogCurves(
+        directory,
+        stop.recorder,
+        cfg.tensorboard.points,
+        stop.effective_batch_size,
+        cfg.warmup_samples,
+    )
     progress = _progress(cfg, title, stop, request.max_steps)
     settings = dict(cfg.trainer) | ({} if gpu is None else {"devices": [gpu]})
     return L.Trainer(

@@ -44,7 +44,9 @@ class GridSweeper(Sweeper):
         # Only now, so that a mistake that Hydra finds is told at once.
         frameworks.load()
         from cbs_lightning.sweep import Sweep
+        from cbs_lightning.tuning import expanded
 
+        configs = expanded(configs, self._config)
         assert self.config is not None and self.hydra_context is not None  # says the base class
         return Sweep(self.hydra_context, self.task_function, self.config).run(configs)
 

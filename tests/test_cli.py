@@ -21,7 +21,7 @@ BAD = {
     "optimizer=sdg": ["optimizer=sdg", "adam, adam_monotone, adamw, amsgrad, momentum"],
     "data=cifar": ["data=cifar", "cifar10, digits, mnist"],
     "model=resnet": ["model=resnet", "resnet18, resnet20, resnet20_authors"],
-    "experiment=digit": ["experiment=digit", "cifar10_resnet20, digits, mnist_resnet18"],
+    "experiment=digit": ["experiment=digit", "cifar10_resnet20, digits, lr_scaling"],
     "batchsize=4": ["batchsize=4", "no such key", "batch_size"],
     "optimizer.beta=0.9": ["optimizer.beta=0.9", "no such key", "optimizer.betas"],
     "stop.los=1": ["stop.los=1", "no such key", "stop.loss"],

@@ -156,7 +156,9 @@ def test_a_run_that_diverges_ends_with_its_epoch(tiny, fetched, epochs, monkeypa
     assert epochs.seen["convolution_backward"] == STEPS
 
 
-@pytest.mark.parametrize("overrides", ["micro_batch_size=50", "data.replacement=true"])
+@pytest.mark.parametrize(
+    "overrides", ["micro_batch_size=50", "data.replacement=true", "warmup_samples=2000"]
+)
 def test_other_ways_through_an_epoch(tiny, fetched, epochs, overrides):
     with epochs:
         run(tiny(*REQUEST, *overrides.split()))

@@ -7,6 +7,7 @@ from typing import Any
 
 import lightning as L
 import numpy as np
+from numpy.typing import NDArray
 
 from cbs_lightning.callbacks.recorder import TrajectoryRecorder
 from cbs_lightning.events import EventWriter, event_path, event_paths
@@ -37,7 +38,12 @@ class LogCurves(L.Callback):
     """
 
     def __init__(
-        self, directory: Path, recorder: TrajectoryRecorder, points: int, effective_batch_size: int
+        self,
+        directory: Path,
+        recorder: TrajectoryRecorder,
+        points: int,
+        effective_batch_size: int,
+        warmup_samples: int = 0,
     ) -> None:
         if points < 2:
             raise ValueError(f"points must be at least 2, not {points}")
@@ -45,6 +51,7 @@ class LogCurves(L.Callback):
         self.recorder = recorder
         self.points = points
         self.effective_batch_size = effective_batch_size
+        self.warmup_samples = warmup_samples
         self._rates: list[tuple[int, float]] = []  # from which step on, counted from 0
         self._steps = 0
 
@@ -122,4 +129,13 @@ class LogCurves(L.Callback):
     def _mean_rate(self, start: int, end: int) -> float:
         since, rates = zip(*self._rates, strict=True)
         current = np.searchsorted(since, np.arange(start, end), side="right") - 1
-        return float(np.take(rates, current).mean())
+        return float((np.take(rates, current) * self._warmup_factors(start, end)).mean())
+
+    def _warmup_factors(self, start: int, end: int) -> NDArray[np.float64]:
+        """Of the steps, from their batches' sizes: what the optimizer has is the rate without."""
+        if not self.warmup_samples:
+            return np.ones(end - start)
+        size = self.recorder.trajectory.size
+        seen = size[:start].sum(dtype=np.int64) + size[start:end].cumsum(dtype=np.int64)
+        factors: NDArray[np.float64] = np.minimum(1.0, seen / self.warmup_samples)
+        return factors

@@ -82,6 +82,12 @@ class InMemoryLoader:
     def __len__(self) -> int:
         return -(-self.steps_per_epoch // self.batches_per_chunk)
 
+    def samples_in(self, steps: int) -> int:
+        """In so many batches from the first epoch's first on; an epoch's last may be short."""
+        epochs, batches = divmod(steps, self.steps_per_epoch)
+        whole = self.steps_per_epoch * self.batch_size if self.replacement else len(self.images)
+        return epochs * whole + batches * self.batch_size
+
     def __iter__(self) -> Iterator[list[Batch]]:
         # All random choices of an epoch reach the device at once, so that no step waits for them.
         device = self.images.labels.device

@@ -12,6 +12,7 @@ from cbs_lightning.figures.by_hyperparameter import draw_by_hyperparameter
 from cbs_lightning.figures.by_threshold import draw_by_threshold
 from cbs_lightning.figures.contact_sheet import write_contact_sheet
 from cbs_lightning.figures.losses import draw_losses
+from cbs_lightning.figures.lr_scaling import draw_lr_scaling
 from cbs_lightning.figures.style import write_figure
 from cbs_lightning.figures.tradeoff import draw_tradeoff
 from cbs_lightning.hyperparameters import by_optimizer
@@ -42,7 +43,9 @@ def write_files(study: Study) -> list[str]:
     with held(study.directory):
         summary = write_summary(study.directory, study.rows)
         tables = write_tables(study.directory / "tables", study.name, study.curves)
-        answer_file = write_recommendations(study.directory, study.recommendations, study.across)
+        answer_file = write_recommendations(
+            study.directory, study.recommendations, study.across, study.lr_comparisons
+        )
         pictures = write_figures(study)
         images = {path.stem: path.read_bytes() for path in pictures[1:] if path.suffix == ".png"}
     write_sweep_events(study.directory, study.curves, images)
@@ -86,6 +89,9 @@ def drawn(study: Study) -> Iterator[tuple[str, Figure]]:
             cells = paper if name != "seconds" else None
             yield name, draw(study.name, study.curves, name, cells)
         found["tradeoff"] = draw_tradeoff(study.name, study.curves, study.recommendations)
+    for compared in study.lr_comparisons:
+        name = _file_name(f"lr_scaling_{compared.variant}")
+        found[name] = draw_lr_scaling(study.name, compared)
     found["critical_batch"] = draw_by_threshold(study.name, study.across)
     for name, figure in found.items():
         if figure is not None:

@@ -12,7 +12,8 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 from torchmetrics.classification import MulticlassAccuracy
 
-from cbs_lightning.data.loader import Batch
+from cbs_lightning.data.loader import Batch, InMemoryLoader
+from cbs_lightning.learning_rate import warmup_factor
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
 
@@ -31,7 +32,9 @@ class Classifier(L.LightningModule, ABC):
     Many steps per call of `training_step`, and torch's own optimizer within it, keep Lightning's
     overhead off small batches; Lightning's hooks around a single step are not called. Nothing here
     waits for the device. A batch larger than `micro_batch_size` is worked in slices whose gradients
-    add up to that of the batch's mean loss; BatchNorm then sees the slices.
+    add up to that of the batch's mean loss; BatchNorm then sees the slices. Within the first
+    `warmup_samples` a step's learning rate is its share of the optimizer's, which is as it was
+    again after the chunk.
     """
 
     def __init__(
@@ -40,12 +43,14 @@ class Classifier(L.LightningModule, ABC):
         num_classes: int,
         optimizer: OptimizerFactory,
         micro_batch_size: int | None = None,
+        warmup_samples: int = 0,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.net = self.build_net(in_channels, num_classes).to(memory_format=torch.channels_last)
         self.optimizer_factory = optimizer
         self.micro_batch_size = micro_batch_size
+        self.warmup_samples = warmup_samples
         self.cuda_graphs = False  # of the compiled net
         # Validation would wait for the device; the data module has checked the labels.
         self.test_accuracy = MulticlassAccuracy(num_classes, average="micro", validate_args=False)
@@ -66,6 +71,7 @@ class Classifier(L.LightningModule, ABC):
         steps_left = None
         if self.trainer.max_steps >= 0:
             steps_left = self.trainer.max_steps - self.trainer.global_step
+        lr, samples = optimizer.param_groups[0]["lr"], self._samples_seen()
         losses, corrects, sizes = [], [], []
         for images, labels in itertools.islice(chunk, steps_left):
             # To None: a graph's gradients are overwritten by its next replay. So are the logits;
@@ -74,10 +80,15 @@ class Classifier(L.LightningModule, ABC):
             if self.cuda_graphs:
                 torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
             loss, correct = self._backward(images, labels)
+            if samples < self.warmup_samples:
+                samples += len(labels)
+                _set_lr(optimizer, lr * warmup_factor(samples, self.warmup_samples))
             optimizer.step()
             losses.append(loss)
             corrects.append(correct)
             sizes.append(len(labels))
+        if self.warmup_samples:
+            _set_lr(optimizer, lr)
         self._count(len(sizes))
         return {"loss": torch.stack(losses), "correct": torch.stack(corrects), "size": sizes}
 
@@ -109,6 +120,19 @@ class Classifier(L.LightningModule, ABC):
         torch.autograd.backward(loss)
         return loss.detach(), (logits.argmax(1) == labels).sum()
 
+    def _samples_seen(self) -> int:
+        """As far as a warm-up needs to know."""
+        if not self.warmup_samples:
+            return 0
+        loader = self.trainer.train_dataloader
+        assert isinstance(loader, InMemoryLoader)
+        return loader.samples_in(self.trainer.global_step)
+
     def _count(self, steps: int) -> None:
         """Let Lightning count them, as it does where it makes them itself."""
         self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress.increment_by(steps)
+
+
+def _set_lr(optimizer: Optimizer, lr: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = lr
