@@ -120,7 +120,7 @@ class Found:
 
 
 def conclude(trials: Sequence[Trial], rounds: int | None = None) -> Found:
-    """The least median SFO of the batch sizes all of whose runs reached; of equal ones the largest."""
+    """The least median SFO where all runs reached; of equal ones the largest batch size."""
     sfo: dict[int, list[float]] = {}
     for trial in trials:
         sfo.setdefault(trial.batch_size, []).append(trial.sfo or math.inf)
@@ -184,6 +184,7 @@ def random_search(problem: Problem, rng: np.random.Generator, gradients: int) ->
 
 METHODS = {
     "search": search,
+    "search, 2 at a time": lambda problem: search(problem, workers=2),
     "search, 4 at a time": lambda problem: search(problem, workers=4),
     "golden section": golden_section,
 }

@@ -16,12 +16,10 @@ from scipy.special import ndtr
 
 from cbs_lightning.beliefs import Beliefs, beliefs
 from cbs_lightning.measurements import measurements
-from cbs_lightning.wording import count_of
 
-START = 0.25  # of the batch sizes lie below the first one run
+QUARTER = 0.25  # of the batch sizes in a gap lie below the one to run: larger ones cost more
+SCOUTS = 2  # runs at a time before one has reached the threshold: each may cost its whole budget
 DOUBT = 0.1  # that a neighbour is the better one: with more, another seed is run
-CHANCE = 0.1  # to be the best, for a worker that has nothing else to do
-AS_IF = 10**6  # steps of a run that is imagined before there are any
 
 
 @dataclass(frozen=True)
@@ -94,12 +92,12 @@ class Search:
         """At most so many runs to be made at the same time, the most useful first; none where b*
         is known, or is out of reach."""
         now = self._standing(trials)
-        ahead, found = now, list[Proposal]()
-        while len(found) < count and (proposal := ahead.next_run()) is not None:
+        if now.most_sfo is None:
+            return now.scouts(count)
+        found: list[Proposal] = []
+        while len(found) < count and (proposal := now.next_run()) is not None:
             found.append(proposal)
-            ahead = self._standing([*ahead.trials, ahead.imagined(proposal)])
-        if found and len(found) < count:
-            found += now.long_shots({each.batch_size for each in found})[: count - len(found)]
+            now = self._standing([*now.trials, now.imagined(proposal)])
         return found
 
     def verdict(self, trials: Iterable[Trial]) -> Verdict:
@@ -200,28 +198,40 @@ class _Standing:
 
     def next_run(self) -> Proposal | None:
         """The one that tells most; None where b* is known, or is out of reach."""
-        sizes, seeds = self.search.batch_sizes, self.search.seeds
-        if self.best is None:
-            return Proposal(sizes[round(START * (len(sizes) - 1))], seeds[0])
+        if self.most_sfo is None:
+            return next(iter(self.scouts(1)), None)
         below, above = self._between()
         if not below and not above:
-            return self._replicate()
-        if self.most_sfo is None:
-            side = max(above, below, key=len)
-            return Proposal(sizes[side[len(side) // 2]], seeds[0])
+            return self._replicate(self.most_sfo)
         shrinks = self._shrinkage(self.most_sfo)
-        return Proposal(sizes[max([*below, *above], key=lambda i: (shrinks[i], i))], seeds[0])
+        place = max([*below, *above], key=lambda i: (shrinks[i], i))
+        return Proposal(self.search.batch_sizes[place], self.search.seeds[0])
 
-    def _between(self) -> tuple[list[int], list[int]]:
+    def scouts(self, count: int) -> list[Proposal]:
+        """While nothing was reached: where reaching is likely and cheap, a quarter into the widest
+        gap that may hold b*."""
+        sizes, found = self.search.batch_sizes, list[int]()
+        gaps = self._between() if self.best else [list(range(len(sizes)))]
+        while len(found) < min(count, SCOUTS) and (widest := max(gaps, key=len)):
+            place = round(QUARTER * (len(widest) - 1))
+            found.append(widest[place])
+            gaps = [
+                *(gap for gap in gaps if gap is not widest),
+                widest[:place],
+                widest[place + 1 :],
+            ]
+        return [Proposal(sizes[place], self.search.seeds[0]) for place in found]
+
+    def _between(self) -> list[list[int]]:
         """The places, not run, between the best and its neighbours, where these are too far."""
         assert self.best is not None
         place, (low, high) = self.best.place, self.neighbours
         below = range(low.place + 1 if low else 0, place)
         above = range(place + 1, high.place if high else len(self.search.batch_sizes))
-        return (
+        return [
             [] if low and self._near(low) else list(below),
             [] if high and self._near(high) else list(above),
-        )
+        ]
 
     def _near(self, neighbour: _Point) -> bool:
         assert self.best is not None
@@ -247,11 +257,10 @@ class _Standing:
             for x, p, cost in zip(at, better, costs, strict=True)
         ]
 
-    def _replicate(self) -> Proposal | None:
+    def _replicate(self, most: float) -> Proposal | None:
         """Another seed, where that lessens most, per gradient, the doubt about the best one."""
-        best, most = self.best, self.most_sfo
-        if best is None or most is None:
-            return None
+        best = self.best
+        assert best is not None
         doubted = [near for near in self.neighbours if near and self._doubt(best, near) > DOUBT]
         useful = [best, *doubted] if doubted or len(best.trials) == 1 else []
         useful = [point for point in useful if self._seeds_left(point)]
@@ -277,27 +286,13 @@ class _Standing:
 
     def imagined(self, proposal: Proposal) -> Trial:
         """What the run will find, as far as that can be told."""
+        assert self.most_sfo is not None
         b, seed = proposal.batch_size, proposal.seed
-        if not self.trials:
-            return Trial(b, seed, AS_IF, AS_IF, None)
-        if self.most_sfo is None:
-            return Trial(b, seed, None, 1, None)
         sfo = self.beliefs.median_sfo(self.search.batch_sizes.index(b))
         if sfo > self.most_sfo:
             return Trial(b, seed, None, math.ceil(self.most_sfo / b), None)
         steps = max(1, round(sfo / b))
         return Trial(b, seed, steps, steps, None)
-
-    def long_shots(self, taken: set[int]) -> list[Proposal]:
-        """Batch sizes not run yet that may still be the best, the likeliest first."""
-        if self.most_sfo is None or self.best is None:
-            return []
-        sizes = self.search.batch_sizes
-        chances = self.beliefs.chance_below(median(self.best.reached))
-        run = taken | {point.batch_size for point in self.points}
-        places = [i for i, b in enumerate(sizes) if b not in run and chances[i] >= CHANCE]
-        places.sort(key=lambda i: (chances[i], i), reverse=True)
-        return [Proposal(sizes[i], self.search.seeds[0]) for i in places]
 
     def why_unknown(self, ended: bool) -> str:
         if self.best is None:
@@ -316,22 +311,15 @@ class _Standing:
     def what_is_known(self, ended: bool) -> str:
         assert self.best is not None
         low, high = self.neighbours
-        sizes, b = self.search.batch_sizes, self.best.batch_size
-        beside = " and ".join(str(point.batch_size) for point in (low, high) if point)
+        b, beside = self.best.batch_size, [str(p.batch_size) for p in (low, high) if p]
         if not ended:
-            open_ends = " and ".join(
-                side for side, point in (("below", low), ("above", high)) if point is None
-            )
-            where = f"b = {beside} took more gradients" if beside else "no other was run"
-            text = (
-                f"b = {b} is the best of {count_of(len(self.points), 'batch size')} so far; {where}"
-            )
-            return f"{text}; nothing is known {open_ends}." if open_ends else f"{text}."
-        if len(sizes) == 1:
+            others = f"; b = {' and '.join(beside)} did worse" if beside else ""
+            return f"b = {b} is the best so far{others}."
+        if len(self.search.batch_sizes) == 1:
             return f"b = {b} is the only batch size in the range."
-        text = f"b* = {b}: b = {beside} took more gradients"
+        text = f"b* = {b}: b = {' and '.join(beside)} did worse."
         if low is None:
-            return f"{text}. It is the smallest in the range: b* may be smaller still."
+            return f"{text} It is the smallest in the range: b* may be smaller still."
         if high is None:
-            return f"{text}. It is the largest in the range: b* may be larger still."
-        return f"{text}."
+            return f"{text} It is the largest in the range: b* may be larger still."
+        return text
