@@ -6,10 +6,11 @@ from itertools import combinations
 
 import pytest
 
-from benchmarks.search import Quadratic, conclude, grid, quadratics, score, search
+from benchmarks.search import conclude, grid, quadratics, replays, score, search
 from cbs_lightning.beliefs import NOISE, beliefs
 from cbs_lightning.measurements import measurements
 from cbs_lightning.search import Proposal, Search, Trial
+from tests.studies import make_run, make_study
 
 SIZES = tuple(2**power for power in range(2, 11))
 BUDGET = 54_000  # gradients
@@ -340,6 +341,32 @@ def test_from_any_trials_it_ends_without_repeating_itself(seeds):
         assert policy.verdict(trials).told.endswith(".")
 
 
+# --- what it is measured on -----------------------------------------------------------------------
+
+
+def test_a_quadratic_is_abandoned_at_the_first_step_beyond():
+    problem = quadratics(5, 1, 0.0)[0]
+    b = conclude(grid(problem)).batch_size
+    steps = problem.steps[b, 0]
+    assert problem.run(b, 0, steps * b).steps == steps
+    stopped = problem.run(b, 0, (steps - 2) * b)
+    assert stopped.steps is None and stopped.steps_run == steps - 1 and stopped.loss > 0
+
+
+def test_a_study_is_replayed_from_its_losses(tmp_path):
+    make_study(tmp_path / "study")
+    adam, sgd = replays(tmp_path / "study").values()
+    assert adam.is_grid and sgd.is_grid and adam.batch_sizes == (4, 8, 16, 32)
+    assert adam.run(8, 0, None) == Trial(8, 0, 375, 375, pytest.approx(0.9))
+    assert adam.run(8, 0, 1600) == Trial(8, 0, None, 201, pytest.approx(3.0))
+    assert sgd.run(32, 0, None).steps is None
+    assert (search(adam).batch_size, search(sgd).batch_size) == (8, 4)
+
+    make_run(tmp_path / "study", "adam", 4, 5, seed=1)
+    adam, sgd = replays(tmp_path / "study").values()
+    assert sgd.is_grid and not adam.is_grid
+
+
 # --- what it believes -----------------------------------------------------------------------------
 
 
@@ -365,13 +392,3 @@ def test_noise_is_what_scatters_about_the_fit():
         measurements(SIZES[:6], [k * (1.4 if i % 2 else 0.7) for i, k in enumerate(steps)]), SIZES
     )
     assert calm.noise < 0.15 < 0.3 < wild.noise
-
-
-def test_a_quadratic_is_abandoned_at_the_first_step_beyond():
-    problem = quadratics(5, 1, 0.0)[0]
-    assert isinstance(problem, Quadratic)
-    b = conclude(grid(problem)).batch_size
-    steps = problem.steps[b, 0]
-    assert problem.run(b, 0, steps * b).steps == steps
-    stopped = problem.run(b, 0, (steps - 2) * b)
-    assert stopped.steps is None and stopped.steps_run == steps - 1 and stopped.loss > 0
