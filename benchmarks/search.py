@@ -201,6 +201,7 @@ METHODS = {
     "golden section": golden_section,
 }
 RANDOM = "random, as many gradients"
+DRAWS = 20  # of chance
 
 
 @dataclass(frozen=True)
@@ -237,11 +238,12 @@ def scores(problems: Sequence[Problem]) -> dict[str, list[Score]]:
     rng = np.random.default_rng(0)
     for problem in problems:
         whole = grid(problem)
-        found.setdefault("grid", []).append(score(conclude(whole), whole))
-        answers = {name: method(problem) for name, method in METHODS.items()}
-        answers[RANDOM] = random_search(problem, rng, answers["search"].gradients)
+        answers = {"grid": [conclude(whole)]}
+        answers |= {name: [method(problem)] for name, method in METHODS.items()}
+        spent = answers["search"][0].gradients
+        answers[RANDOM] = [random_search(problem, rng, spent) for _ in range(DRAWS)]
         for name, each in answers.items():
-            found.setdefault(name, []).append(score(each, whole))
+            found.setdefault(name, []).extend(score(answered, whole) for answered in each)
     return found
 
 

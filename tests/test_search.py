@@ -220,6 +220,14 @@ def test_the_octaves_say_how_narrow():
     assert verdict.known and verdict.batch_size / low <= 8 and high / verdict.batch_size <= 8
 
 
+def test_a_neighbour_within_the_octaves_is_near_enough():
+    trials = [Trial(b, 0, k, k, 0.2) for b, k in ((4, 1000), (16, 100), (64, 60))]
+    assert Search(SIZES, octaves=2).verdict(trials).known
+    assert {each.batch_size for each in Search(SIZES, octaves=1.9).propose(trials, 2)} == {8, 32}
+    trials.append(Trial(8, 0, 400, 400, 0.2))
+    assert Search(SIZES, octaves=1.9).propose(trials, 2) == [Proposal(32, 0)]
+
+
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
@@ -254,6 +262,13 @@ def test_another_seed_is_run_at_the_best_and_where_one_leaves_a_doubt():
     assert seeds[16] == seeds[32] == 3 and seeds[8] == 1
     verdict = Search(SIZES[:5], seeds=(0, 1, 2)).verdict(trials)
     assert verdict.known and verdict.batch_size == 16
+
+
+def test_a_neighbour_that_diverged_leaves_no_doubt():
+    policy = Search((8, 16, 32), seeds=(0, 1))
+    trials = [Trial(16, seed, 100, 100, 0.2) for seed in (0, 1)]
+    trials += [Trial(8, 0, None, 3, None), Trial(32, 0, None, 76, 0.4)]
+    assert policy.propose(trials, 2) == [] and policy.verdict(trials).known
 
 
 def test_a_lucky_first_seed_does_not_win():
