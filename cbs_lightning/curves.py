@@ -96,6 +96,13 @@ class Curve:
         return min(complete, key=lambda p: (p.sfo or 0, -p.batch_size), default=None)
 
     @property
+    def best_at_edge(self) -> bool:
+        """Whether that is the smallest or the largest of several: b* may lie beyond."""
+        sizes = [point.batch_size for point in self.distinct_points]
+        best = self.best.batch_size if self.best is not None else None
+        return len(sizes) > 1 and best in (sizes[0], sizes[-1])
+
+    @property
     def fastest(self) -> Point | None:
         """The least median of measured seconds where all seeds reached."""
         complete = [point for point in self.distinct_points if point.all_reached]

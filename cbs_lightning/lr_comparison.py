@@ -23,8 +23,8 @@ WORDS = {
 class Tuned:
     """At every batch size at which several learning rates were tried, the runs of the best one.
 
-    That is the one whose runs missed the threshold least often, and of those the one with the
-    least median SFO.
+    That is the one whose runs missed the threshold least often, of those the one with the least
+    median SFO, and of equal ones the smallest.
     """
 
     variant: str  # without what it says of the learning rate

@@ -304,7 +304,7 @@ def test_the_figure_shows_what_the_summary_says(study):
         return np.median([float(sfo) for sfo in own]) if all(own) else None
 
     figure = next(figure for name, figure in drawn(found) if name == "lr_scaling_adam")
-    upper, lower = figure.axes
+    upper, middle, lower = figure.axes
     curves = {line.get_marker(): line for line in upper.lines if len(line.get_xdata()) > 2}
     for marker, variant in (("o", "adam"), ("s", "adam lr_scaling=sqrt")):
         drawn_at = dict(zip(*curves[marker].get_data(), strict=True))
@@ -313,9 +313,9 @@ def test_the_figure_shows_what_the_summary_says(study):
     variants = ("adam", "adam lr=0.0003", "adam lr=0.003")
     for b, sfo in zip(*curves["P"].get_data(), strict=True):
         assert sfo == min(m for v in variants if (m := median(v, str(b))) is not None)
-    stars = [line.get_xdata()[0] for line in upper.lines if line.get_marker() == "*"]
+    stars = [(line.get_xdata()[0], line.get_markerfacecolor() == "white") for line in middle.lines]
     crosses = [list(line.get_xdata()) for line in upper.lines if line.get_marker() == "x"]
-    assert stars == [4, 8, 20] and crosses == [[40]]
+    assert stars == [(4, True), (8, False), (20, False)] and crosses == [[40]]
     rates = {line.get_marker(): list(line.get_ydata()) for line in lower.lines}
     assert rates["P"] == [1e-3, 1e-3, 3e-3, 3e-3] and rates["o"] == [1e-3] * 4
     assert rates["s"] == pytest.approx([1e-3 * (b / 8) ** 0.5 for b in (4, 8, 20, 40)])

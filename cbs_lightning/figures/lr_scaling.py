@@ -33,28 +33,29 @@ NAMES = {
     Scaling.LINEAR: "linear",
     Scaling.TUNED: "tuned",
 }
-RATES_HEIGHT = 1.15  # inches
-STAR_SIZES = (14, 11.5, 9, 6.5)  # so that those of one batch size are all seen
+LEAST_ROW, RATES_HEIGHT = 0.14, 1.15  # inches
 TRIED = "#BBBBBB"
 LIGHTER = 0.35  # of white in what is scaled by a rule
 
 
 def draw_lr_scaling(study: str, compared: LrComparison) -> Figure:
-    """SFO against batch size above, the learning rates it was had with below."""
+    """SFO against batch size above, b* of each below it, and last the learning rates."""
     curves = compared.curves
     looks = _looks(colors_of([compared.optimizer])[compared.optimizer])
     with mpl.rc_context(STYLE):
-        figure = Figure((WIDTH, PLOT_HEIGHT + RATES_HEIGHT), layout="constrained")
-        upper, lower = figure.subplots(2, height_ratios=[PLOT_HEIGHT, RATES_HEIGHT])
+        heights = [PLOT_HEIGHT, LEAST_ROW * (len(curves) + 1), RATES_HEIGHT]
+        figure = Figure((WIDTH, sum(heights)), layout="constrained")
+        upper, middle, lower = figure.subplots(3, height_ratios=heights)
         sizes = {point.batch_size for curve in curves.values() for point in curve.points}
-        for axes in (upper, lower):
+        for axes in (upper, middle, lower):
             set_batch_sizes(axes, sizes)
+            axes.tick_params(labelbottom=axes is lower)
         _set_values(upper, list(curves.values()))
-        for star_size, (scaling, curve) in zip(STAR_SIZES, curves.items(), strict=False):
-            _draw_sfo(upper, curve, looks[scaling], star_size)
+        for scaling, curve in curves.items():
+            _draw_sfo(upper, curve, looks[scaling])
         _draw_unreached(upper, compared, looks)
+        _draw_least(middle, compared, looks)
         _draw_rates(lower, compared, looks)
-        upper.tick_params(labelbottom=False)
         first = next(iter(curves.values()))
         upper.set_ylabel(f"SFO complexity K·b to loss ≤ {first.threshold:g}")
         lower.set_ylabel("Learning rate")
@@ -79,7 +80,7 @@ def _looks(color: str) -> dict[Scaling, dict[str, Any]]:
     }
 
 
-def _draw_sfo(axes: Axes, curve: Curve, look: dict[str, Any], star_size: float) -> None:
+def _draw_sfo(axes: Axes, curve: Curve, look: dict[str, Any]) -> None:
     reached = [(point, point.sfo) for point in curve.points if point.sfo is not None]
     if not reached:
         return
@@ -89,15 +90,21 @@ def _draw_sfo(axes: Axes, curve: Curve, look: dict[str, Any], star_size: float) 
         if len(point.reached) > 1:
             spent = [run.sfo or 0 for run in point.reached]
             axes.vlines(point.batch_size, min(spent), max(spent), color=look["color"], lw=0.9)
-    if curve.best is not None and curve.best.sfo is not None:
-        star: dict[str, Any] = {
-            "marker": "*",
-            "ms": star_size,
-            "mec": "white",
-            "mew": 0.7,
-            "zorder": 5,
-        }
-        axes.plot(curve.best.batch_size, curve.best.sfo, color=look["color"], **star)
+
+
+def _draw_least(axes: Axes, compared: LrComparison, looks: dict[Scaling, dict[str, Any]]) -> None:
+    """A row each, since several may have theirs at the same batch size."""
+    names = [NAMES[scaling] for scaling in compared.curves]
+    for row, (scaling, curve) in enumerate(compared.curves.items()):
+        if curve.best is not None:
+            color = looks[scaling]["color"]
+            face = "white" if curve.best_at_edge else color
+            axes.plot(curve.best.batch_size, row, marker="*", ms=8, color=color, mfc=face)
+    axes.set_yticks(range(len(names)), names, fontsize=6.5)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.tick_params(axis="both", length=0)
+    axes.spines[:].set_visible(False)
+    axes.set_ylabel("b*")
 
 
 def _draw_rates(axes: Axes, compared: LrComparison, looks: dict[Scaling, dict[str, Any]]) -> None:
@@ -150,8 +157,10 @@ def _name(scaling: Scaling, curve: Curve, look: dict[str, Any]) -> Line2D:
 def _keys(compared: LrComparison) -> list[Line2D]:
     curves = compared.curves.values()
     handles = []
-    if any(curve.best for curve in curves):
-        handles.append(key("least SFO", ls="none", marker="*", ms=8))
+    if any(curve.best and not curve.best_at_edge for curve in curves):
+        handles.append(key("b*: least SFO", ls="none", marker="*", ms=8))
+    if any(curve.best_at_edge for curve in curves):
+        handles.append(key("at the edge of those run", ls="none", marker="*", ms=8, mfc="white"))
     if compared.tuned is not None:
         handles.append(key("tried in tuning", ls="none", marker="o", ms=2.4, color=TRIED))
     if any(curve.unreached for curve in curves):
