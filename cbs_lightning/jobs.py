@@ -32,6 +32,7 @@ class AtATime:
 
     runs: int
     why: str
+    elsewhere: bool = False  # as jobs of a cluster
 
     def __str__(self) -> str:
         return f"{self.runs} at a time ({self.why})"

@@ -175,7 +175,7 @@ def _needs_less(cfg: DictConfig, asked: int | str | None) -> str:
     ways = [f"set {slices} (with BatchNorm that changes the losses)"]
     if not cfg.activation_checkpointing and cfg.compile is None:
         ways.append("set activation_checkpointing=true (that does not)")
-    if (cfg.sweep.workers or 1) > 1:
+    if (cfg.sweep.workers or 1) > 1 and not cfg.sweep.elsewhere:
         ways.append("run fewer jobs at a time (jobs=1)")
     return f"out of memory; {', or '.join(ways)}"
 
