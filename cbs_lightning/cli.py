@@ -160,6 +160,8 @@ def describe_hydra_error(error: Exception) -> str:
         key = unknown[1]
         typed = next((word for word in sys.argv[1:] if word.startswith(f"{key}=")), key)
         return f"{typed}: no such key; allowed: {_siblings(key)}"
+    if (merged := re.match("Error merging override (.+)", str(error))) and error.__cause__:
+        return f"{merged[1]}: {str(error.__cause__).partition(chr(10))[0]}"
     return _one_line(str(error))
 
 

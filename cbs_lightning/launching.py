@@ -24,9 +24,9 @@ def chosen(config: DictConfig, jobs: Sequence[DictConfig]) -> AtATime:
         values = ",".join(dict.fromkeys(str(job.jobs) for job in jobs))
         raise ConfigError("jobs", values, "a sweep has one value of it")
     if _names_launcher(config):
-        found = _as_launcher_says(config.hydra, asked)
         if config.hydra.launcher.get("_target_") == SLURM:
             slurm.check(config.hydra.launcher, len(jobs))
+        found = _as_launcher_says(config.hydra, asked)
     else:
         found = automatic(jobs) if asked == AUTO else AtATime(asked, f"jobs={asked}")
     return replace(found, runs=min(found.runs, len(jobs)), elsewhere=elsewhere(config))

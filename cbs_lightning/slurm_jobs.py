@@ -20,7 +20,7 @@ from cbs_lightning.wording import describe, say
 OUTPUT = "_0_log.out"  # how submitit names what a job's only task prints
 LOOK_SECONDS = 1.0  # between two looks for what jobs have left
 ASK_SECONDS = 10.0  # between two questions to SLURM
-PATIENCE = 20.0  # seconds in which what a job has left is to be seen on another machine
+PATIENCE = 15.0  # seconds in which what a job has left is to be seen on another machine
 
 
 class RunJob:
@@ -116,8 +116,8 @@ def wait(jobs: Sequence[RunJob]) -> None:
 
 
 def ids(jobs: Sequence[RunJob]) -> str:
-    """As scancel takes them: an array's own where all of it is meant."""
-    return " ".join(dict.fromkeys(job.job.job_id.partition("_")[0] for job in jobs if job.job))
+    """As scancel takes them."""
+    return " ".join(job.job.job_id for job in jobs if job.job is not None)
 
 
 def _is_over(job: RunJob, states: dict[str, str]) -> bool:
@@ -127,13 +127,10 @@ def _is_over(job: RunJob, states: dict[str, str]) -> bool:
 
 def _left_by(job: Job[JobReturn]) -> Result | UserError:
     try:
-        value = job.result().return_value
-    except Exception as error:  # whatever the job raised, or its own of submitit's
-        reason = " ".join(str(error).split()) if not _is_long(error) else "see the log"
-        return UserError(f"{type(error).__name__}: {reason}")
-    assert isinstance(value, Result | UserError)
-    return value
-
-
-def _is_long(error: Exception) -> bool:
-    return len(str(error).splitlines()) > 3
+        value = job.result()._return_value  # the public one prints where it is an error
+    except Exception as error:  # of submitit's, with the trace that is in the log, too
+        value = error
+    if isinstance(value, Result | UserError):
+        return value
+    reason, *trace = str(value).splitlines() or [""]
+    return UserError(f"{type(value).__name__}: {reason if not trace else 'see there'}")

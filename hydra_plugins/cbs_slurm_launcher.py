@@ -55,7 +55,7 @@ class SlurmLauncher(BaseSubmititLauncher):  # type: ignore[misc]
                 job.find(states)
             if earlier := [job for job in left if job.earlier]:
                 told = count_of(len(earlier), "job")
-                say(f"{told} of SLURM's queue already: {slurm_jobs.ids(earlier)}")
+                say(f"{told} in SLURM's queue already: {slurm_jobs.ids(earlier)}")
             if new := [job for job in left if not job.earlier]:
                 self._submit(new, initial_job_idx)
             try:

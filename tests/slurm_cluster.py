@@ -1,6 +1,6 @@
 """A throw-away SLURM of one node, from Debian's slurm-wlm and munge, as root.
 
-`python -m tests.slurm_cluster DIRECTORY` keeps one there until it is interrupted.
+`python -m tests.slurm_cluster` keeps one until it is interrupted.
 """
 
 import os
