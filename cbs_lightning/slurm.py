@@ -52,8 +52,7 @@ def check(settings: Mapping[str, Any], jobs: int) -> None:
         _asked("sbatch", "--test-only", text=submission._make_submission_file_text("true", ""))
     except _RefusedError as refused:
         _check_partition(settings["partition"])
-        reason = str(refused)
-        raise UserError(f"{KEY}: sbatch refuses these settings: {reason}") from refused
+        raise UserError(f"{KEY}: sbatch refuses these settings: {refused}") from refused
 
 
 def executor(settings: Mapping[str, Any], folder: Path) -> "SlurmExecutor":
@@ -68,7 +67,8 @@ def executor(settings: Mapping[str, Any], folder: Path) -> "SlurmExecutor":
     }
     setup = [
         f"export PYTHONPATH={shlex.quote(str(ROOT))}${{PYTHONPATH:+:$PYTHONPATH}}",
-        'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"',  # else srun takes one core
+        # Since SLURM 22.05 srun does not look at what sbatch was asked for.
+        '[ -z "$SLURM_CPUS_PER_TASK" ] || export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"',
     ]
     parameters["slurm_setup"] = setup + list(settings["setup"] or [])
     made = submitit.AutoExecutor(

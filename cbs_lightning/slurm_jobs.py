@@ -44,7 +44,7 @@ class RunJob:
         with suppress(OSError):
             output = self.log.parent / self.log.readlink()
             name = output.name.removesuffix(OUTPUT)
-            if states.get(name, "COMPLETED") not in slurm.ENDED:
+            if states.get(name, "COMPLETED") not in {*slurm.ENDED, "COMPLETING"}:
                 self.job, self.earlier = SlurmJob(output.parent, name), True
 
     def submitted(self, job: Job[JobReturn]) -> None:
@@ -116,8 +116,13 @@ def wait(jobs: Sequence[RunJob]) -> None:
 
 
 def ids(jobs: Sequence[RunJob]) -> str:
-    """As scancel takes them."""
-    return " ".join(job.job.job_id for job in jobs if job.job is not None)
+    """As scancel takes them: 12_[0,2] are two of an array's."""
+    of_array: dict[str, list[str]] = {}
+    for job in jobs:
+        assert job.job is not None
+        array, _, index = job.job.job_id.partition("_")
+        of_array.setdefault(array, []).extend([index] if index else [])
+    return " ".join(f"{a}_[{','.join(i)}]" if i else a for a, i in of_array.items())
 
 
 def _is_over(job: RunJob, states: dict[str, str]) -> bool:

@@ -282,7 +282,8 @@ def _trainer(
     callbacks: tuple[StopAtThreshold, StopOnSignal, TimedCheckpoint],
 ) -> L.Trainer:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", module="lightning", message=".*treespec.*")
+    for pointless in (".*treespec.*", ".*`srun` command is available.*"):
+        warnings.filterwarnings("ignore", module="lightning", message=pointless)
     # Lightning has torch ask NVIDIA's management library whether there is a GPU, and Adam asks at
     # every step: a fifth of a millisecond each, where the answer cannot change.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "0"

@@ -15,7 +15,7 @@ from hydra_plugins.hydra_submitit_launcher.submitit_launcher import BaseSubmitit
 from cbs_lightning import slurm
 from cbs_lightning.config import complete
 from cbs_lightning.errors import UserError
-from cbs_lightning.signals import hand_over
+from cbs_lightning.signals import hand_over, held_back
 from cbs_lightning.wording import count_of, say
 
 if TYPE_CHECKING:
@@ -56,9 +56,10 @@ class SlurmLauncher(BaseSubmititLauncher):  # type: ignore[misc]
             if earlier := [job for job in left if job.earlier]:
                 told = count_of(len(earlier), "job")
                 say(f"{told} in SLURM's queue already: {slurm_jobs.ids(earlier)}")
-            if new := [job for job in left if not job.earlier]:
-                self._submit(new, initial_job_idx)
             try:
+                if new := [job for job in left if not job.earlier]:
+                    with held_back():
+                        self._submit(new, initial_job_idx)
                 slurm_jobs.wait(left)
             except (KeyboardInterrupt, SystemExit):
                 running = [job for job in left if job.value is None]
