@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import starmap
 
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig
@@ -116,13 +117,19 @@ def wait(jobs: Sequence[RunJob]) -> None:
 
 
 def ids(jobs: Sequence[RunJob]) -> str:
-    """As scancel takes them: 12_[0,2] are two of an array's."""
+    """As scancel takes them: 12_[0,2] are two of the array 12."""
     of_array: dict[str, list[str]] = {}
     for job in jobs:
         assert job.job is not None
         array, _, index = job.job.job_id.partition("_")
-        of_array.setdefault(array, []).extend([index] if index else [])
-    return " ".join(f"{a}_[{','.join(i)}]" if i else a for a, i in of_array.items())
+        of_array.setdefault(array, []).append(index)
+    return " ".join(starmap(_elements, of_array.items()))
+
+
+def _elements(array: str, indices: list[str]) -> str:
+    if len(indices) > 1:
+        return f"{array}_[{','.join(indices)}]"
+    return f"{array}_{indices[0]}" if indices[0] else array
 
 
 def _is_over(job: RunJob, states: dict[str, str]) -> bool:

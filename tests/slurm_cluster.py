@@ -41,7 +41,10 @@ JobRequeue=0
 KillWait=20
 SchedulerParameters=sched_interval=2,batch_sched_delay=1
 NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} State=UNKNOWN
-PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=main Nodes=ALL Default=YES PriorityTier=1 GraceTime=10 State=UP
+PartitionName=urgent Nodes=ALL PriorityTier=2 State=UP
 """
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from cbs_lightning.results import Status, read_run
 from tests.conftest import TINY, Outcome
-from tests.slurm_cluster import cluster, obstacle
+from tests.slurm_cluster import CPUS, cluster, obstacle
 from tests.test_cli import ROOT, assert_one_clear_line
 from tests.test_restart import assert_same_runs
 
@@ -180,10 +180,25 @@ def test_a_run_goes_on_after_its_time_was_up(environment, tmp_path, cli):
     sweep.assert_as_undisturbed(cli)
 
 
+@pytest.mark.slow
+def test_a_run_that_is_preempted_goes_on(environment, tmp_path, cli):
+    sweep = Sweep(environment, tmp_path, cpus_per_task=CPUS)
+    process = sweep.start()
+    sweep.wait_until(lambda: len(sweep.begun()) == 1)
+    urgent = ("--partition=urgent", f"--cpus-per-task={CPUS}", "--output=/dev/null")
+    sweep.call("sbatch", *urgent, "--wrap=sleep 1")
+    sweep.wait_until(lambda: len(sweep.begun()) == 2)
+    sweep.let_go()
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0 and err == "", out + err + sweep.logs()
+    assert "this job is preempted" in sweep.logs() and "goes on from" in sweep.logs()
+    sweep.assert_as_undisturbed(cli)
+
+
 @pytest.mark.parametrize(
     ("argument", "parts"),
     [
-        ("partition=nowhere", ["hydra.launcher.partition=nowhere", "allowed: main"]),
+        ("partition=nowhere", ["hydra.launcher.partition=nowhere", "allowed: main, urgent"]),
         (
             "cpus_per_task=1000",
             ["hydra.launcher: sbatch refuses", "is not available"],

@@ -226,7 +226,7 @@ def test_an_earlier_sweeps_job_is_found_while_it_is_in_the_queue(submitted, tiny
 
 
 def test_jobs_are_named_as_scancel_takes_them(tiny, tmp_path):
-    jobs = [RunJob([], tiny(f"seed={seed}")) for seed in range(3)]
-    for job, name in zip(jobs, ("7_0", "9", "7_2"), strict=True):
+    jobs = [RunJob([], tiny(f"seed={seed}")) for seed in range(4)]
+    for job, name in zip(jobs, ("7_0", "9", "7_2", "8_3"), strict=True):
         job.submitted(FakeJob(tmp_path / "folder", name))
-    assert ids(jobs) == "7_[0,2] 9"
+    assert ids(jobs) == "7_[0,2] 9 8_3"
