@@ -7,7 +7,7 @@ BIN := .venv/bin
 READY := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo figures report tensorboard test test-slow bench lint format lock clean
+.PHONY: help setup demo figures report tensorboard test test-slow test-slurm bench lint format lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -42,11 +42,14 @@ tensorboard: $(READY) ## browse the runs under OUTPUT_DIR at http://localhost:PO
 	@$(BIN)/tensorboard --logdir "$(OUTPUT_DIR)" --host localhost --port "$(PORT)" \
 	  --window_title "$(OUTPUT_DIR)" --reload_multifile true
 
-test: $(READY) lint ## lint, types and all tests but the slow ones
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+test: $(READY) lint ## lint, types and all tests but the slow ones and those of a cluster
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not slurm"
 
 test-slow: $(READY) ## the slow tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+
+test-slurm: $(READY) ## the tests on a SLURM that they start (needs root, and Debian's slurm-wlm and munge)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slurm and not slow" -rs
 
 bench: $(READY) ## speed and memory beside a hand-written loop's: a table and OUTPUT_DIR/bench.json (PARTS=..., EVERY=1, RUNS=...)
 	@$(BIN)/python -m benchmarks $(if $(EVERY),--every) $(if $(RUNS),--runs "$(RUNS)") --output "$(OUTPUT_DIR)/bench.json" $(PARTS)

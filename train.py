@@ -5,12 +5,12 @@ from omegaconf import DictConfig
 
 from cbs_lightning.cli import one_line_errors, run_job
 from cbs_lightning.config import CONF_DIR
-from cbs_lightning.locks import BusyError
+from cbs_lightning.errors import UserError
 from cbs_lightning.results import Result
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="config")
-def train(cfg: DictConfig) -> Result | BusyError | None:
+def train(cfg: DictConfig) -> Result | UserError | None:
     return run_job(cfg)
 
 

@@ -55,11 +55,13 @@ class Board:
     """The states of a sweep's jobs, in a directory.
 
     A job's own process tells of it, so a file has one writer at a time. Telling never fails: a
-    disk that is full makes a board that is out of date.
+    disk that is full makes a board that is out of date. Whoever has a log of its own does not print
+    `beside_table`.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, beside_table: bool = True) -> None:
         self.directory = directory
+        self.beside_table = beside_table
         self._read: dict[str, tuple[tuple[int, int], JobState]] = {}
         self._said = 0  # bytes that were read
 
@@ -84,7 +86,7 @@ class Board:
     @property
     def live(self) -> bool:
         """Whether a table shows the board, so that nothing else may print to the terminal."""
-        return (self.directory / SAID).exists()
+        return self.beside_table and (self.directory / SAID).exists()
 
     def go_live(self) -> None:
         with suppress(OSError):
@@ -127,7 +129,9 @@ def _parsed(content: bytes) -> JobState:
 
 def board_of(cfg: DictConfig) -> Board | None:
     """The board of the sweep that the configuration is a job of."""
-    return Board(Path(cfg.sweep.board)) if cfg.sweep.board else None
+    if not cfg.sweep.board:
+        return None
+    return Board(Path(cfg.sweep.board), beside_table=not cfg.sweep.elsewhere)
 
 
 def tell(cfg: DictConfig, **changes: Any) -> None:

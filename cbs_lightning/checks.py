@@ -34,8 +34,8 @@ GIVEN_BY_RUN = {  # parameters that a run fills in from other keys
 BASES = {"data": ImageDataModule, "model": Classifier, "optimizer": torch.optim.Optimizer}
 
 
-def check(cfg: DictConfig) -> None:
-    """Raise `ConfigError` for the first value that cannot be."""
+def check(cfg: DictConfig, *, here: bool = True) -> None:
+    """Raise `ConfigError` for the first value that cannot be; `here`: on this very machine."""
     _check_whole_number("batch_size", cfg.batch_size, 1)
     _check_whole_number("seed", cfg.seed, 0, most=2**32 - 1)
     if cfg.threads is not None:
@@ -64,9 +64,9 @@ def check(cfg: DictConfig) -> None:
     )
     _check_learning_rate(cfg)
     _check_stop(cfg.stop)
-    _check_trainer(cfg.trainer)
+    _check_trainer(cfg.trainer, here)
     if cfg.compile is not None:
-        _check_compile(cfg)
+        _check_compile(cfg, here)
     for group in GIVEN_BY_RUN:
         _check_arguments(group, cfg[group])
     _check_optimizer(cfg.optimizer, cfg.names.optimizer)
@@ -102,14 +102,14 @@ def _check_stop(stop: DictConfig) -> None:
     )
 
 
-def _check_trainer(trainer: DictConfig) -> None:
+def _check_trainer(trainer: DictConfig, here: bool) -> None:
     for key in ("max_epochs", "max_steps"):
         _require(key not in trainer, f"trainer.{key}", trainer.get(key), f"set stop.{key} instead")
     _check_keys("trainer", trainer, TRAINER_KEYS)
     accelerator, allowed = trainer.get("accelerator"), _one_of(ACCELERATORS)
     _require(accelerator in ACCELERATORS, "trainer.accelerator", accelerator, allowed)
     needed = {"gpu": list(GPUS), "cuda": ["cuda"], "mps": ["mps"]}.get(accelerator, [])
-    present = not needed or any(GPUS[name]() for name in needed)
+    present = not (here and needed) or any(GPUS[name]() for name in needed)
     _require(present, "trainer.accelerator", accelerator, "there is none here; allowed: auto, cpu")
     devices, precision = trainer.get("devices"), trainer.get("precision")
     _require(devices == 1, "trainer.devices", devices, "a run has 1 device")
@@ -124,7 +124,7 @@ def _check_trainer(trainer: DictConfig) -> None:
     _require(valid, "trainer.deterministic", deterministic, "allowed: true, false, warn")
 
 
-def _check_compile(cfg: DictConfig) -> None:
+def _check_compile(cfg: DictConfig, here: bool) -> None:
     mode = cfg.compile
     _require(mode in MODES, "compile", mode, _one_of(("null", *MODES)))
     allowed = "not with activation_checkpointing=true; allowed with it: null"
@@ -133,7 +133,7 @@ def _check_compile(cfg: DictConfig) -> None:
     allowed = "not with micro_batch_size; allowed with it: null, default"
     sliced = cfg.micro_batch_size is not None
     _require(mode != CUDA_GRAPHS or not sliced, "compile", mode, allowed)
-    if (reason := obstacle(mode, device_type(cfg.trainer.accelerator))) is not None:
+    if here and (reason := obstacle(mode, device_type(cfg.trainer.accelerator))) is not None:
         raise ConfigError("compile", mode, reason)
 
 

@@ -27,11 +27,11 @@ from cbs_lightning.wording import INTERRUPTED, describe, say
 GROUP_CHOICE = r"(data|model|optimizer)=\w+|hydra\.searchpath=.*"
 
 
-def run_job(cfg: DictConfig) -> Result | BusyError | None:
+def run_job(cfg: DictConfig) -> Result | UserError | None:
     """Run a configuration that Hydra composed.
 
-    In a sweep a job that failed, or was not begun because the sweep stops, returns None, and one
-    that another process works on returns `BusyError`.
+    In a sweep a job that was not begun because the sweep stops returns None, one that failed the
+    reason, and one that another process works on `BusyError`.
     """
     stop_file = Path(cfg.sweep.stop_file) if cfg.sweep.stop_file else None
     if stop_file is not None:
@@ -44,7 +44,7 @@ def run_job(cfg: DictConfig) -> Result | BusyError | None:
         return _run_job(cfg, stop_file)
 
 
-def _run_job(cfg: DictConfig, stop_file: Path | None) -> Result | BusyError | None:
+def _run_job(cfg: DictConfig, stop_file: Path | None) -> Result | UserError | None:
     tell(cfg, phase=Phase.RUNNING, began=time.time())
     try:
         completed = complete(cfg, HydraConfig.get())
@@ -82,7 +82,7 @@ def _run_job(cfg: DictConfig, stop_file: Path | None) -> Result | BusyError | No
         reason = f"{type(error).__name__}: {_one_line(str(error))}; see {where}"
     tell(cfg, phase=Phase.FINISHED, status=Status.FAILED)
     say(f"{title}: failed: {reason}")
-    return None
+    return UserError(reason)
 
 
 @contextmanager
@@ -160,6 +160,8 @@ def describe_hydra_error(error: Exception) -> str:
         key = unknown[1]
         typed = next((word for word in sys.argv[1:] if word.startswith(f"{key}=")), key)
         return f"{typed}: no such key; allowed: {_siblings(key)}"
+    if (merged := re.match("Error merging override (.+)", str(error))) and error.__cause__:
+        return f"{merged[1]}: {str(error.__cause__).partition(chr(10))[0]}"
     return _one_line(str(error))
 
 

@@ -35,6 +35,7 @@ class AtATime:
     runs: int
     why: str
     gpus: int = 0
+    elsewhere: bool = False  # as jobs of a cluster
 
     def __str__(self) -> str:
         return f"{self.runs} at a time ({self.why}{self._spread()})"

@@ -6,12 +6,14 @@ from dataclasses import replace
 from hydra_plugins.hydra_joblib_launcher.config import JobLibLauncherConf
 from omegaconf import DictConfig, OmegaConf
 
+from cbs_lightning import slurm
 from cbs_lightning.choices import AUTO
 from cbs_lightning.errors import ConfigError
 from cbs_lightning.jobs import AtATime, automatic, gpus_of
 from cbs_lightning.threads import cores
 
-N_JOBS = "hydra.launcher.n_jobs"
+WIDTHS = ("n_jobs", "array_parallelism")  # what launchers call it
+SLURM = "hydra_plugins.cbs_slurm_launcher.SlurmLauncher"
 BASIC = "basic"  # Hydra's own, which runs one job after the other
 
 
@@ -23,12 +25,23 @@ def chosen(config: DictConfig, jobs: Sequence[DictConfig]) -> AtATime:
             raise ConfigError(key, ",".join(values), "a sweep has one value of it")
     asked = jobs[0].jobs
     if _names_launcher(config):
+        if config.hydra.launcher.get("_target_") == SLURM:
+            slurm.check(config.hydra.launcher, len(jobs))
         found = _as_launcher_says(config.hydra, asked)
     else:
         found = automatic(jobs) if asked == AUTO else AtATime(asked, f"jobs={asked}")
-    found = replace(found, runs=min(found.runs, len(jobs)))
     local = "n_jobs" in config.hydra.launcher or not _names_launcher(config)
-    return replace(found, gpus=gpus_of(jobs)) if local else found
+    return replace(
+        found,
+        runs=min(found.runs, len(jobs)),
+        gpus=gpus_of(jobs) if local else 0,
+        elsewhere=elsewhere(config),
+    )
+
+
+def elsewhere(config: DictConfig) -> bool:
+    """Whether the launcher is one of submitit's, whose jobs are a cluster's."""
+    return "submitit_folder" in config.hydra.launcher
 
 
 def with_launcher(config: DictConfig, runs: int) -> DictConfig:
@@ -37,8 +50,8 @@ def with_launcher(config: DictConfig, runs: int) -> DictConfig:
     It has no idle workers, which a signal to all of a group would kill.
     """
     config = config.copy()
-    if "n_jobs" in config.hydra.launcher:
-        config.hydra.launcher.n_jobs = runs
+    if (key := _width_key(config.hydra)) is not None:
+        config.hydra.launcher[key] = runs
     elif runs > 1:
         config.hydra.launcher = OmegaConf.structured(JobLibLauncherConf(n_jobs=runs))
     return config
@@ -52,20 +65,25 @@ def _names_launcher(config: DictConfig) -> bool:
 
 def _as_launcher_says(hydra: DictConfig, asked: int | str) -> AtATime:
     name = hydra.runtime.choices["hydra/launcher"]
-    if "n_jobs" not in hydra.launcher:
+    if (key := _width_key(hydra)) is None:
         if asked not in (AUTO, 1):
             reason = f"hydra/launcher={name} has settings of its own; allowed with it: auto"
             raise ConfigError("jobs", asked, reason)
         return AtATime(
             1, f"hydra/launcher={BASIC}" if name == BASIC else f"in each process of {name}"
         )
-    n_jobs = hydra.launcher.n_jobs
-    if not isinstance(n_jobs, int) or n_jobs == 0:
-        raise ConfigError(N_JOBS, n_jobs, "must be a whole number, not 0")
-    runs = n_jobs if n_jobs > 0 else max(1, cores() + 1 + n_jobs)
+    width, width_key = hydra.launcher[key], f"hydra.launcher.{key}"
+    if not isinstance(width, int) or width == 0:
+        raise ConfigError(width_key, width, "must be a whole number, not 0")
+    runs = width if width > 0 else max(1, cores() + 1 + width)
     if asked in (AUTO, runs):
-        return AtATime(runs, f"{N_JOBS}={n_jobs}")
+        return AtATime(runs, f"{width_key}={width}")
     assert isinstance(asked, int)
-    if any(override.lstrip("+").startswith(f"{N_JOBS}=") for override in hydra.overrides.hydra):
-        raise ConfigError("jobs", asked, f"{N_JOBS}={n_jobs} says otherwise; set one of the two")
+    if any(override.lstrip("+").startswith(f"{width_key}=") for override in hydra.overrides.hydra):
+        reason = f"{width_key}={width} says otherwise; set one of the two"
+        raise ConfigError("jobs", asked, reason)
     return AtATime(asked, f"jobs={asked}")
+
+
+def _width_key(hydra: DictConfig) -> str | None:
+    return next((key for key in WIDTHS if key in hydra.launcher), None)

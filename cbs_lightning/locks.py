@@ -25,9 +25,10 @@ def locked(
 
     What waits gives up with `BusyError` when the stop file appears.
 
-    The operating system gives back what a process holds when that process ends, however it ends.
+    The operating system gives back what a process holds when that process ends, however it ends; a
+    file system that has no such locks is an OSError.
     """
-    lock = FileLock(directory / LOCK, poll_interval=POLL_SECONDS)
+    lock = FileLock(directory / LOCK, poll_interval=POLL_SECONDS, fallback_to_soft=False)
     try:
         lock.acquire(blocking=False)
     except Timeout:
@@ -48,4 +49,4 @@ def held(directory: Path, seconds: float = -1) -> FileLock:
     """For a with statement, in which no other process writes what is made of the runs there.
 
     Waits as long as it takes, or raises `Timeout` after the given seconds."""
-    return FileLock(directory / LOCK, timeout=seconds)
+    return FileLock(directory / LOCK, timeout=seconds, fallback_to_soft=False)

@@ -1,6 +1,7 @@
 """Files that are whole or not there, whatever happens while they are written."""
 
 import os
+import socket
 from pathlib import Path
 
 SCRATCH = ".tmp"
@@ -13,7 +14,8 @@ def write_atomically(path: Path, content: bytes, *, previous: Path | None = None
     The old content is kept as `previous`, if that is given, and lost only after the new content
     has reached the disk.
     """
-    scratch = path.with_name(f".{path.name}.{os.getpid()}{SCRATCH}")
+    # On a disk that several machines see, a process is not known by its number alone.
+    scratch = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}{SCRATCH}")
     try:
         with scratch.open("wb") as file:
             file.write(content)

@@ -15,13 +15,13 @@ from hydra.types import HydraContext, TaskFunction
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 from omegaconf import DictConfig
 
-from cbs_lightning import results
+from cbs_lightning import results, slurm
 from cbs_lightning.board import Board, JobState, Phase, printing_beside_table
 from cbs_lightning.checks import check
-from cbs_lightning.errors import UserError
+from cbs_lightning.errors import UserError, output_errors
 from cbs_lightning.gpus import disagreement, slot_directory
 from cbs_lightning.job_loader import Job
-from cbs_lightning.launching import chosen, with_launcher
+from cbs_lightning.launching import chosen, elsewhere, with_launcher
 from cbs_lightning.live_sweep import LiveSweep
 from cbs_lightning.locks import BusyError
 from cbs_lightning.results import Result, Status
@@ -53,13 +53,15 @@ class Sweep:
 
     def run(self, configs: dict[Job, DictConfig]) -> list[Result | None]:
         """The jobs' results, None where one failed."""
+        here = not elsewhere(self.config)
         for cfg in configs.values():
-            check(cfg)
+            check(cfg, here=here)
         for cfg in configs.values():
             find_data(cfg)
         jobs = {job: run_directory(cfg) for job, cfg in configs.items()}
         at_a_time = chosen(self.config, list(configs.values()))
         self.workers, self.gpus = at_a_time.runs, at_a_time.gpus
+        self.elsewhere = at_a_time.elsewhere
         say(f"{count_of(len(jobs), 'job')}, {at_a_time}")
         if self.gpus and (different := disagreement()):
             say(f"warning: {different}")
@@ -89,19 +91,23 @@ class Sweep:
         """The jobs' results, None where one failed."""
         started = time.time()
         sweep = {"jobs": len(configs), "workers": self.workers, "started": started}
+        sweep["elsewhere"] = self.elsewhere
         stop: StopFile | None = None
+        below = _shared_folder(configs) if self.elsewhere else None
         with (
-            watched_board(states, self.workers, started, self.on_finished) as board,
+            watched_board(states, self.workers, started, self.on_finished, below) as board,
             ExitStack() as stack,
         ):
             parts = {
                 job: sweep | {"job": number, "board": str(board.directory)}
                 for number, job in enumerate(configs, 1)
             }
-            found: dict[Job, Any] = _known(configs, parts) if self.workers > 1 else {}
+            found: dict[Job, Any] = (
+                _known(configs, parts) if self.workers > 1 or self.elsewhere else {}
+            )
             left = {job: run_directory(cfg) for job, cfg in configs.items() if job not in found}
             runs = min(self.workers, len(left))
-            if runs > 1:
+            if runs > 1 and not self.elsewhere:
                 stop = stack.enter_context(stop_file_on_signal())
                 for part in parts.values():
                     part["stop_file"] = str(stop.path)
@@ -168,6 +174,15 @@ class Sweep:
                 busy = [job for job in found if isinstance(found[job], BusyError)]
                 batches = [(busy, True)] if busy and not wait else []
         return found
+
+
+def _shared_folder(configs: dict[Job, DictConfig]) -> Path:
+    """Where jobs on other machines can tell how far they are."""
+    first = next(iter(configs.values()))
+    folder = run_directory(first).parent / slurm.FOLDER
+    with output_errors(Path(first.output_dir)):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def _waiting(number: int, cfg: DictConfig) -> JobState:

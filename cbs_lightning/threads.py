@@ -1,5 +1,7 @@
 """How many CPU threads a run gets."""
 
+import os
+
 from joblib import cpu_count
 
 # Operations of a step from which on several threads are faster than one: below, they wait for each
@@ -8,8 +10,8 @@ WORTH_SHARING = 2e9
 
 
 def cores() -> int:
-    """CPU cores that this process may use, a container's quota included."""
-    return int(cpu_count())
+    """CPU cores that this process may use, a container's quota and a SLURM job's included."""
+    return min(int(cpu_count()), int(os.environ.get("SLURM_CPUS_PER_TASK", cpu_count())))
 
 
 def fair_share(workers: int) -> int:

@@ -188,7 +188,7 @@ def _needs_less(cfg: DictConfig, asked: int | str | None) -> str:
     ways = [f"set {slices} (with BatchNorm that changes the losses)"]
     if not cfg.activation_checkpointing and cfg.compile is None:
         ways.append("set activation_checkpointing=true (that does not)")
-    if (cfg.sweep.workers or 1) > 1:
+    if (cfg.sweep.workers or 1) > 1 and not cfg.sweep.elsewhere:
         ways.append("run fewer jobs at a time (jobs=1)")
     return f"out of memory; {', or '.join(ways)}"
 
@@ -296,8 +296,8 @@ def _trainer(
     gpu: int | None,
 ) -> L.Trainer:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", module="lightning", message=".*treespec.*")
-    warnings.filterwarnings("ignore", message=".*`srun` command.*")  # a run has one process
+    for pointless in (".*treespec.*", ".*`srun` command is available.*"):
+        warnings.filterwarnings("ignore", module="lightning", message=pointless)
     # Lightning has torch ask NVIDIA's management library whether there is a GPU, and Adam asks at
     # every step: a fifth of a millisecond each, where the answer cannot change.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "0"

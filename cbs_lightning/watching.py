@@ -24,11 +24,17 @@ def watched_board(
     workers: int,
     started: float,
     on_finished: Sequence[Callable[[], None]],
+    below: Path | None = None,
 ) -> Iterator[Board]:
-    """A board for these jobs, in a temporary directory; in a terminal, with a live table."""
+    """A board for these jobs, in a temporary directory; in a terminal, with a live table.
+
+    The directory is `below` another where jobs run on machines that would not see it else.
+    """
     with ExitStack() as stack:
         directory = stack.enter_context(
-            tempfile.TemporaryDirectory(prefix="cbs_lightning-", ignore_cleanup_errors=True)
+            tempfile.TemporaryDirectory(
+                prefix="cbs_lightning-", dir=below, ignore_cleanup_errors=True
+            )
         )
         board = Board(Path(directory))
         board.plan(jobs)

@@ -1,6 +1,10 @@
 """Two processes never work on the same run directory."""
 
+import contextlib
+import errno
+import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from cbs_lightning.errors import UserError
 from cbs_lightning.locks import LOCK, BusyError, locked
-from cbs_lightning.results import Status, read_run
+from cbs_lightning.results import CONFIG, Status, read_run
 from cbs_lightning.run import run, run_directory
 from tests.conftest import TINY
 
@@ -111,3 +116,59 @@ def test_a_sweep_comes_back_to_what_another_process_works_on(cli, tmp_path, tiny
     assert "[2/2]" in lines[1] and "exhausted" in lines[1]
     assert "[1/2]" in lines[-1] and "exhausted" in lines[-1]
     holder.wait()
+
+
+def test_a_file_system_without_locks_takes_one_line(tiny, monkeypatch):
+    """A lock that the dead do not give back would be worse than none."""
+
+    def missing(*_):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", missing)
+    cfg = tiny("stop.max_steps=2")
+    with pytest.raises(UserError, match="Function not implemented"):
+        run(cfg)
+    assert not (run_directory(cfg) / CONFIG).exists()
+
+
+def test_a_directory_that_vanishes_while_it_is_waited_for_takes_one_line(tiny):
+    cfg = tiny("stop.max_steps=2")
+    directory = run_directory(cfg)
+    directory.mkdir(parents=True)
+    holder = hold(directory)
+
+    def vanish():
+        shutil.rmtree(directory)
+        holder.kill()
+
+    threading.Timer(1, vanish).start()
+    with pytest.raises(UserError, match="No such file or directory"):
+        run(cfg)
+    holder.wait()
+
+
+WRITE = """
+import os, socket, sys
+from pathlib import Path
+from cbs_lightning.storage import write_atomically
+path, name = Path(sys.argv[1]), sys.argv[2]
+os.getpid = lambda: 1  # as a process on another machine may have
+socket.gethostname = lambda: name
+for _ in range(300):
+    write_atomically(path, name.encode() * 50_000)
+"""
+
+
+def test_two_machines_that_write_one_file_leave_it_whole(tmp_path):
+    path = tmp_path / "file"
+    names = ("one", "two")
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITE, str(path), name], cwd=ROOT) for name in names
+    ]
+    seen = set()
+    while any(writer.poll() is None for writer in writers):
+        with contextlib.suppress(FileNotFoundError):
+            seen.add(path.read_bytes())
+    assert [writer.returncode for writer in writers] == [0, 0]
+    assert seen <= {name.encode() * 50_000 for name in names} and len(seen) == 2
+    assert [left.name for left in tmp_path.iterdir()] == ["file"]

@@ -1,0 +1,107 @@
+"""A Hydra launcher: jobs of a SLURM cluster, which outlive who submitted them.
+
+Hydra imports it for a run of its own as well, so that nothing here may take long to import.
+"""
+
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hydra.core.singleton import Singleton
+from hydra.core.utils import JobReturn
+from hydra_plugins.hydra_submitit_launcher.submitit_launcher import BaseSubmititLauncher
+
+from cbs_lightning import slurm
+from cbs_lightning.config import complete
+from cbs_lightning.errors import UserError
+from cbs_lightning.signals import hand_over, held_back
+from cbs_lightning.wording import count_of, say
+
+if TYPE_CHECKING:
+    from cbs_lightning.slurm_jobs import RunJob
+
+
+class SlurmLauncher(BaseSubmititLauncher):  # type: ignore[misc]
+    """Submits what is not in the queue already, and waits for all of it."""
+
+    def __call__(self, *arguments: Any) -> JobReturn:
+        """One job, in a process of its own.
+
+        A signal does not end it unless SLURM does: a run that was told to stop has saved itself,
+        and its job goes to the queue again.
+        """
+        if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
+            signal.signal(signal.SIGUSR1, lambda *_: signal.raise_signal(signal.SIGUSR2))
+        try:
+            returned: JobReturn = super().__call__(*arguments)
+            return returned
+        except SystemExit as ended:
+            told = ended.code in (128 + signal.SIGINT, 128 + signal.SIGTERM)
+            if told and _has_only_been_told():
+                hand_over(signal.SIGUSR2)
+            raise
+
+    def launch(
+        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+    ) -> list[JobReturn]:
+        from cbs_lightning import slurm_jobs
+
+        jobs = [self._run_job(list(overrides)) for overrides in job_overrides]
+        left = jobs
+        while left:
+            states = slurm.states()
+            for job in left:
+                job.find(states)
+            if earlier := [job for job in left if job.earlier]:
+                told = count_of(len(earlier), "job")
+                say(f"{told} in SLURM's queue already: {slurm_jobs.ids(earlier)}")
+            try:
+                if new := [job for job in left if not job.earlier]:
+                    with held_back():
+                        self._submit(new, initial_job_idx)
+                slurm_jobs.wait(left)
+            except (KeyboardInterrupt, SystemExit):
+                running = [job for job in left if job.value is None]
+                say(
+                    f"the jobs go on; to cancel them: scancel {slurm_jobs.ids(running)}; "
+                    "the same command waits for them"
+                )
+                raise
+            # What an earlier sweep's job was to find out may be another thing.
+            left = [job for job in left if job.value is None]
+        return [job.returned() for job in jobs]
+
+    def _run_job(self, overrides: list[str]) -> "RunJob":
+        from cbs_lightning.slurm_jobs import RunJob
+
+        assert self.config is not None and self.hydra_context is not None
+        cfg = self.hydra_context.config_loader.load_sweep_config(self.config, overrides)
+        return RunJob(overrides, complete(cfg, cfg.hydra))
+
+    def _submit(self, jobs: Sequence["RunJob"], first: int) -> None:
+        study = jobs[0].directory.parent
+        folder = self.params["submitit_folder"].replace("<study>", study.name)
+        arguments = [
+            (job.overrides, "hydra.sweep.dir", number, "", Singleton.get_state())
+            for number, job in enumerate(jobs, first)
+        ]
+        try:
+            executor = slurm.executor(self.params, Path(folder))
+            submitted = executor.map_array(self, *zip(*arguments, strict=True))
+        except RuntimeError as error:  # of submitit's, with what sbatch said
+            raise UserError(f"sbatch: {' '.join(str(error).split())}") from error
+        for job, handle in zip(jobs, submitted, strict=True):
+            job.submitted(handle)
+        ids = ", ".join(dict.fromkeys(handle.job_id.partition("_")[0] for handle in submitted))
+        say(f"submitted as {ids}; logs: {jobs[0].log.with_name('<run>.log')}")
+
+
+def _has_only_been_told() -> bool:
+    """Whether SLURM has this job as one that goes on."""
+    from submitit import JobEnvironment
+
+    try:
+        return slurm.states().get(JobEnvironment().job_id) == "RUNNING"
+    except UserError:
+        return False
