@@ -1,6 +1,8 @@
 """One run: its request is answered from what is stored, else by training."""
 
 import time
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from hydra.utils import instantiate
@@ -14,6 +16,7 @@ from cbs_lightning.config import config_hash
 from cbs_lightning.data import ImageDataModule
 from cbs_lightning.errors import UserError, output_errors
 from cbs_lightning.locks import locked
+from cbs_lightning.most_sfo import most_sfo_of
 from cbs_lightning.results import DamagedError, Request, Result, Run, Status
 from cbs_lightning.storage import remove_scratch, set_aside
 from cbs_lightning.tensorboard import publish
@@ -51,6 +54,14 @@ def known_already(cfg: DictConfig) -> Result | None:
     if stored is None or answer_from_store(cfg, stored) != stored.result:
         return None
     return _told_as_known(cfg, directory, stored.result)
+
+
+def stored_answer(cfg: DictConfig) -> tuple[Result | None, int]:
+    """What is stored says to the request, None if that takes training; and the steps stored."""
+    stored = None
+    with suppress(UserError, OSError):  # the run itself tells why
+        stored = _stored_run(cfg, run_directory(cfg))
+    return (answer_from_store(cfg, stored), stored.result.steps_run) if stored else (None, 0)
 
 
 def _answer(cfg: DictConfig, data: ImageDataModule, directory: Path, title: str) -> Result:
@@ -102,6 +113,7 @@ def answer_from_store(cfg: DictConfig, stored: Run) -> Result | None:
     """The request's answer where the stored losses hold it, else None.
 
     A run that was cut off where this request would have ended it goes on, to end in good order.
+    One that cost more than a search allows is given up, whatever it ended by.
     """
     steps_per_epoch = stored.result.steps_per_epoch
     request = Request(
@@ -112,7 +124,11 @@ def answer_from_store(cfg: DictConfig, stored: Run) -> Result | None:
     )
     result = results.answer(stored.result, stored.trajectory, request)
     if result.status not in (Status.REACHED, Status.EXHAUSTED, Status.DIVERGED):
-        return None
+        most_sfo = most_sfo_of(cfg)
+        bound = most_sfo.read() if most_sfo is not None else None
+        if bound is None or len(stored.trajectory) * result.effective_batch_size <= bound:
+            return None
+        return replace(result, status=Status.ABANDONED, ended=Status.ABANDONED)
     if stored.result.ended in results.UNFINISHED:
         end = request.max_steps or 0
         if result.steps is not None:  # noticed at the end of the epoch

@@ -42,6 +42,7 @@ from cbs_lightning.config import config_hash, hyperparameters
 from cbs_lightning.data import ImageDataModule
 from cbs_lightning.errors import ConfigError, UserError
 from cbs_lightning.memory import is_out_of_memory
+from cbs_lightning.most_sfo import most_sfo_of
 from cbs_lightning.results import Request, Result, Run, Status
 from cbs_lightning.signals import Interrupted, held_back, signal_of
 from cbs_lightning.storage import write_atomically
@@ -66,8 +67,8 @@ def train(
 ) -> Result:
     """Train to the threshold or to the end of the budget, in a directory that is this process's.
 
-    However it ends there is a result; one of an unfinished run does not replace a `stored` one
-    that knows more. A signal ends in `Interrupted`, after the run was saved.
+    However it ends there is a result; one of an unfinished or abandoned run does not replace a
+    `stored` one that knows more. A signal ends in `Interrupted`, after the run was saved.
     """
     identity = config_hash(cfg)
     checkpoint = latest_checkpoint(directory, identity)
@@ -93,7 +94,9 @@ def train(
     finish = partial(_finish, directory, request, recorder, stored)
     try:
         rule = Rule(request.rule, steps_per_epoch, request.window)
-        stop = StopAtThreshold(recorder, request.threshold, rule, result.effective_batch_size)
+        stop = StopAtThreshold(
+            recorder, request.threshold, rule, result.effective_batch_size, most_sfo_of(cfg)
+        )
         checkpointing = TimedCheckpoint(
             stop,
             signals,
@@ -150,7 +153,7 @@ def train(
     if ended is not Status.INTERRUPTED:
         with suppress(OSError):  # the run is whole; what is left over does no harm
             (directory / results.ERROR).unlink(missing_ok=True)
-            if not cfg.checkpoint.keep:
+            if not cfg.checkpoint.keep and ended is not Status.ABANDONED:
                 remove_checkpoints(directory)
     if signals.received:
         raise Interrupted(result, signals.received)
@@ -243,6 +246,7 @@ def _finish(
     result = results.answer(result, recorder.trajectory, request)
     if ended in results.UNFINISHED:  # whatever its losses say so far
         result = replace(result, status=ended, steps=None, sfo=None, samples=None)
+    if ended in (*results.UNFINISHED, Status.ABANDONED):
         if stored is not None and _knows_more(stored, steps_run):
             return result
     results.write_trajectory(directory, recorder.trajectory)
