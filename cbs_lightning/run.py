@@ -56,12 +56,11 @@ def known_already(cfg: DictConfig) -> Result | None:
     return _told_as_known(cfg, directory, stored.result)
 
 
-def stored_answer(cfg: DictConfig) -> tuple[Result | None, int]:
-    """What is stored says to the request, None if that takes training; and the steps stored."""
-    stored = None
-    with suppress(UserError, OSError):  # the run itself tells why
-        stored = _stored_run(cfg, run_directory(cfg))
-    return (answer_from_store(cfg, stored), stored.result.steps_run) if stored else (None, 0)
+def stored_run(cfg: DictConfig) -> Run | None:
+    """The run as it is stored; None also where that is damaged, of which the run itself tells."""
+    with suppress(UserError, OSError):
+        return _stored_run(cfg, run_directory(cfg))
+    return None
 
 
 def _answer(cfg: DictConfig, data: ImageDataModule, directory: Path, title: str) -> Result:

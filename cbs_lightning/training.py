@@ -246,9 +246,9 @@ def _finish(
     result = results.answer(result, recorder.trajectory, request)
     if ended in results.UNFINISHED:  # whatever its losses say so far
         result = replace(result, status=ended, steps=None, sfo=None, samples=None)
-    if ended in (*results.UNFINISHED, Status.ABANDONED):
-        if stored is not None and _knows_more(stored, steps_run):
-            return result
+    cut_short = ended in (*results.UNFINISHED, Status.ABANDONED)
+    if cut_short and stored is not None and _knows_more(stored, steps_run):
+        return result
     results.write_trajectory(directory, recorder.trajectory)
     publish(directory, result)
     return result

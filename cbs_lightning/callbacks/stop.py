@@ -24,8 +24,8 @@ class StopAtThreshold(L.Callback):
     losses are finite, too. A run that goes on from a checkpoint looks at its whole epochs first, so
     that it ends where it would have ended. A run is given up after a whole chunk, of which it is
     known then that the threshold was not met.
-    `status` stays None while nothing of that happened. Logs `steps`, `sfo`, `samples`, `loss`, `accuracy`
-    and `seconds` to the trainer's metrics when the threshold is reached.
+    `status` stays None while nothing of that happened. Logs `steps`, `sfo`, `samples`, `loss`,
+    `accuracy` and `seconds` to the trainer's metrics when the threshold is reached.
     """
 
     def __init__(
