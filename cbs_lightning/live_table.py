@@ -22,7 +22,13 @@ from cbs_lightning.wording import count_of, duration
 
 UNKNOWN = "…"
 NOT_REACHED = "not reached"
-OUTCOMES = {"reached": "green", NOT_REACHED: "yellow", "interrupted": "yellow", "failed": "red"}
+OUTCOMES = {
+    "reached": "green",
+    NOT_REACHED: "yellow",
+    "abandoned": "yellow",
+    "interrupted": "yellow",
+    "failed": "red",
+}
 SHORTEST_BAR, LONGEST_BAR = 6, 24
 GAP = "  "
 LINES_BESIDE_ROWS = 6

@@ -182,7 +182,7 @@ class SearchSweep(Sweep):
             if not wanted:
                 break
             number += 1
-            self._say_round(number, unknown, wanted)
+            self._say_round(number, wanted)
             found = self.launch({each.jobs[cell]: each.configs[cell] for each, cell in wanted})
             self._runs += len(wanted)
             for (each, cell), result in zip(wanted, found, strict=True):
@@ -231,29 +231,22 @@ class SearchSweep(Sweep):
         what = "a search" if len(self.combinations) == 1 else f"{len(self.combinations)} searches"
         say(f"{what}, {at_a_time}; {self._known_in_words()}")
 
-    def _say_round(
-        self,
-        number: int,
-        unknown: Sequence[Combination],
-        wanted: Sequence[tuple[Combination, Cell]],
-    ) -> None:
+    def _say_round(self, number: int, wanted: Sequence[tuple[Combination, Cell]]) -> None:
         say(f"Round {number}, after {self._spent_in_words()}:")
-        for each in unknown:
-            cells = [cell for owner, cell in wanted if owner is each]
-            if cells:
+        for each in self.combinations:
+            if cells := [cell for owner, cell in wanted if owner is each]:
                 say(f"  {each.name}: {each.verdict().told} Next: {_cells_in_words(each, cells)}.")
 
     def _spent_in_words(self) -> str:
+        """With the budget's limits, where it has some."""
         runs, gradients, hours = self._spent()
-        limits = self.budget
-        return ", ".join(
-            [
-                count_of(runs, "run") + (f" of {limits.runs}" if limits.runs else ""),
-                f"{gradients:,} gradients"
-                + (f" of {limits.gradients:,}" if limits.gradients else ""),
-                duration(3600 * hours) + (f" of {limits.hours:g} h" if limits.hours else ""),
-            ]
-        )
+        budget = self.budget
+        told = {
+            count_of(runs, "run"): budget.runs and f"{budget.runs:,}",
+            f"{gradients:,} gradients": budget.gradients and f"{budget.gradients:,}",
+            duration(3600 * hours): budget.hours and f"{budget.hours:g} h",
+        }
+        return ", ".join(f"{spent} of {most}" if most else spent for spent, most in told.items())
 
     def _known_in_words(self) -> str:
         if not self._known_before:
