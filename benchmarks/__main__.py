@@ -14,9 +14,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from benchmarks import figures, growth, memory, start, steps, switches, throughput
+from benchmarks import figures, growth, memory, search, start, steps, switches, throughput
 from benchmarks.outcome import Finding, Outcome, Table, Verdict
 from cbs_lightning import record
+from cbs_lightning.results import run_directories
 from cbs_lightning.signals import Interrupted
 from cbs_lightning.threads import cores
 
@@ -34,16 +35,22 @@ def main() -> None:
         "memory": memory.run,
         "figures": figures.run,
         "switches": switches.run,
+        "search": search.run,
     }
-    usual = [name for name in parts if name != "switches"]
+    usual = [name for name in parts if name not in ("switches", "search")]
     parser.add_argument(
-        "parts", nargs="*", help=f"of {', '.join(parts)}; all but the last without any"
+        "parts", nargs="*", help=f"of {', '.join(parts)}; all but the last two without any"
     )
     parser.add_argument("--every", action="store_true", help="all combinations of a step's")
+    parser.add_argument("--runs", type=Path, help="a study on which the search is replayed too")
     parser.add_argument("--output", type=Path, default=Path("outputs/bench.json"))
     given = parser.parse_args()
     if unknown := set(given.parts) - set(parts):
         parser.error(f"{' '.join(sorted(unknown))}: allowed: {', '.join(parts)}")
+    if given.runs is not None:
+        if not given.runs.is_dir() or not run_directories(given.runs):
+            parser.error(f"--runs {given.runs}: no runs of a study")
+        parts["search"] = partial(search.run, study=given.runs)
     try:
         given.output.parent.mkdir(parents=True, exist_ok=True)
         given.output.touch()

@@ -62,7 +62,7 @@ def maximise(
     everyone = np.arange(len(parameters))
     eta, _ = curve(parameters, everyone)
     log_sigma = _first_log_sigma(data, eta)
-    cost = _cost(data, eta, log_sigma)
+    cost = negative_log_likelihood(data, eta, log_sigma)
     damping = np.full(len(parameters), 1e-3)
     active = everyone
     for _ in range(MOST_ROUNDS):
@@ -79,7 +79,7 @@ def maximise(
         tried = np.clip(now + step, lower[active], upper[active])
         tried_scale = np.maximum(scale + sigma_step, np.log(LEAST_SIGMA))
         tried_eta, _ = curve(tried, active)
-        tried_cost = _cost(seen, tried_eta, tried_scale)
+        tried_cost = negative_log_likelihood(seen, tried_eta, tried_scale)
         better = tried_cost <= cost[active]
         gain = cost[active] - tried_cost
         moved = np.abs(tried - now).max(axis=1) + np.abs(tried_scale - scale)
@@ -116,8 +116,8 @@ def _standardised(data: Observations, eta: Floats, log_sigma: Floats) -> Floats:
     return z
 
 
-def _cost(data: Observations, eta: Floats, log_sigma: Floats) -> Floats:
-    """The negative log-likelihood."""
+def negative_log_likelihood(data: Observations, eta: Floats, log_sigma: Floats) -> Floats:
+    """Of every row of log K in `eta`, a curve at each of the runs."""
     z = _standardised(data, eta, log_sigma)
     known = ~data.censored
     each = np.empty_like(z)
