@@ -21,6 +21,7 @@ from cbs_lightning.sweep import Sweep, has_failed, quoted
 from cbs_lightning.wording import count_of, duration, say
 
 FOLDER = "_search"  # in a study: what a search tells its jobs
+ALL_FAILED = Verdict(known=False, batch_size=None, interval=None, told="A run failed everywhere.")
 Cell = tuple[int, int]  # effective batch size, seed
 
 
@@ -51,22 +52,20 @@ class Combination:
         return {cell: result for cell, result in found.items() if result is not None}
 
     def verdict(self) -> Verdict:
-        return self._left.verdict(self._trials)
+        left = self._left
+        return left.verdict(_trials(self.answers)) if left else ALL_FAILED
 
     def propose(self, count: int) -> list[Cell]:
-        return [(each.batch_size, each.seed) for each in self._left.propose(self._trials, count)]
+        left = self._left
+        found = left.propose(_trials(self.answers), count) if left else []
+        return [(each.batch_size, each.seed) for each in found]
 
     @property
-    def _left(self) -> Search:
-        """Without batch sizes of which a run failed: it would fail again."""
+    def _left(self) -> Search | None:
+        """The search without batch sizes of which a run failed: it would fail again."""
         failed = {size for size, _ in self.failed}
         sizes = tuple(size for size in self.search.batch_sizes if size not in failed)
-        return replace(self.search, batch_sizes=sizes)
-
-    @property
-    def _trials(self) -> list[Trial]:
-        left = self._left.batch_sizes
-        return _trials({cell: found for cell, found in self.answers.items() if cell[0] in left})
+        return replace(self.search, batch_sizes=sizes) if sizes else None
 
 
 def _trials(answers: dict[Cell, Result]) -> list[Trial]:
@@ -176,7 +175,7 @@ class SearchSweep(Sweep):
         while unknown := self._unknown():
             if limit := self.budget.used_up(*self._spent()):
                 return limit
-            share = max(1, self.workers // len(unknown))
+            share = max(1, self._together() // len(unknown))
             wanted = [(each, cell) for each in unknown for cell in each.propose(share)]
             wanted = wanted[: self._runs_left()]
             if not wanted:
@@ -190,6 +189,10 @@ class SearchSweep(Sweep):
                     each.failed.add(cell)
             self._look()
         return None
+
+    def _together(self) -> int:
+        """How many jobs run at the same time, here or on a cluster's machines."""
+        return max(self.workers, self.config.hydra.launcher.get("array_parallelism", 1))
 
     def _unknown(self) -> list[Combination]:
         return [each for each in self.combinations if not each.verdict().known]
