@@ -1,7 +1,7 @@
 """What a search is told: conf/hydra/sweeper/critical_batch.yaml. Needs no framework."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -39,7 +39,7 @@ class SearchSettings:
     budget: Budget = field(default_factory=Budget)
 
     def check(self) -> None:
-        """Raise `ConfigError` for the first value that cannot be."""
+        """As `checked` does."""
         for key in ("octaves", "give_up"):
             least, value = (1 if key == "give_up" else 0), getattr(self, key)
             _require(_is_above(value, least), key, value, f"must be a number > {least}")
@@ -82,6 +82,15 @@ class SearchSettings:
         spacing = min(1.0, self.octaves)
         count = int(math.log2(largest / smallest) / spacing + 1e-9) + 1
         return list(dict.fromkeys(round(smallest * 2 ** (i * spacing)) for i in range(count)))
+
+
+def checked(budget: Any, **settings: Any) -> SearchSettings:
+    """Raise `ConfigError` for the first value that cannot be."""
+    group = f"must be a group of keys, such as {GROUP}.budget.runs=10"
+    _require(isinstance(budget, Mapping), "budget", budget, group)
+    found = SearchSettings(**settings, budget=Budget(**budget))
+    found.check()
+    return found
 
 
 def _require(condition: bool, key: str, value: Any, allowed: str) -> None:

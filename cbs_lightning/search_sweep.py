@@ -192,7 +192,8 @@ class SearchSweep(Sweep):
 
     def _together(self) -> int:
         """How many jobs run at the same time, here or on a cluster's machines."""
-        return max(self.workers, self.config.hydra.launcher.get("array_parallelism", 1))
+        elsewhere: int = self.config.hydra.launcher.get("array_parallelism", 1)
+        return max(self.workers, elsewhere)
 
     def _unknown(self) -> list[Combination]:
         return [each for each in self.combinations if not each.verdict().known]
@@ -277,7 +278,7 @@ def _nothing_reached(found: Iterable[Result | None]) -> str:
     runs = [run for run in found if run is not None]
     losses = [(run.loss, run.batch_size, run.variant) for run in runs if run.loss is not None]
     if not losses:
-        return "no run reached the threshold, and none has a finite loss"
+        return "no run of the search has a loss that is finite"
     loss, batch_size, variant = min(losses)
     return (
         f"stop.loss={runs[0].threshold:g}: no run of the search reached it; the closest was "

@@ -3,14 +3,14 @@
 Hydra imports it for a run of its own as well, so that nothing here may take long to import.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from omegaconf import DictConfig
 
 from cbs_lightning import frameworks
 from cbs_lightning.results import Result
-from cbs_lightning.search_settings import Budget, SearchSettings
+from cbs_lightning.search_settings import checked
 from cbs_lightning.sweeper import JobSweeper
 
 
@@ -20,18 +20,16 @@ class CriticalBatchSweeper(JobSweeper):
     Where neither the command line nor `grid` names batch sizes, the settings say the range.
     """
 
-    def __init__(
-        self, grid: Sequence[DictConfig] = (), *, budget: Mapping[str, Any], **settings: Any
-    ) -> None:
+    def __init__(self, grid: Sequence[DictConfig] = (), **settings: Any) -> None:
         super().__init__(grid)
-        self.settings = SearchSettings(**settings, budget=Budget(**budget))
+        self.settings = settings
 
     def sweep(self, arguments: list[str]) -> list[Result | None]:
-        self.settings.check()
+        settings = checked(**self.settings)
         configs = {job: self.config_of(job) for job in self.jobs(arguments)}
         # Only now, so that a mistake that Hydra finds is told at once.
         frameworks.load()
         from cbs_lightning.search_sweep import SearchSweep
 
         search = SearchSweep(self.hydra_context, self.task_function, self.config)
-        return search.search(configs, self.settings, self.config_of)
+        return search.search(configs, settings, self.config_of)
