@@ -60,6 +60,14 @@ class Combination:
         found = left.propose(_trials(self.answers), count) if left else []
         return [(each.batch_size, each.seed) for each in found]
 
+    def told(self) -> str:
+        """What is known by now."""
+        reached = [found.sfo for found in self.answers.values() if found.sfo is not None]
+        bound, costs = self.most_sfo.read(), ""
+        if reached and bound is not None:
+            costs = f" Least K·b: {min(reached):,}, given up beyond {bound:,.0f}."
+        return f"{self.name}: {self.verdict().told}{costs}"
+
     @property
     def _left(self) -> Search | None:
         """The search without batch sizes of which a run failed: it would fail again."""
@@ -218,7 +226,7 @@ class SearchSweep(Sweep):
                     configs[job], found[job] = each.configs[cell], each.answers.get(cell)
         self.report(configs, list(found.values()))
         for each in self.combinations:
-            say(f"{each.name}: {each.verdict().told}")
+            say(each.told())
         if limit is not None:
             names = ", ".join(each.name for each in self._unknown())
             say(f"The budget is used up ({GROUP}.{limit}): b* is not known yet for {names}.")
@@ -239,7 +247,7 @@ class SearchSweep(Sweep):
         say(f"Round {number}, after {self._spent_in_words()}:")
         for each in self.combinations:
             if cells := [cell for owner, cell in wanted if owner is each]:
-                say(f"  {each.name}: {each.verdict().told} Next: {_cells_in_words(each, cells)}.")
+                say(f"  {each.told()} Next: {_cells_in_words(each, cells)}.")
 
     def _spent_in_words(self) -> str:
         """With the budget's limits, where it has some."""
