@@ -33,6 +33,7 @@ class JobState:
     batch_size: int
     seed: int
     threshold: float
+    part: str = "sweep"  # of which it is a job
     phase: Phase = Phase.WAITING
     status: Status | None = None  # of a finished job
     known: bool = False  # finished by an earlier sweep
@@ -128,6 +129,11 @@ def _parsed(content: bytes) -> JobState:
 def board_of(cfg: DictConfig) -> Board | None:
     """The board of the sweep that the configuration is a job of."""
     return Board(Path(cfg.sweep.board)) if cfg.sweep.board else None
+
+
+def part_of(cfg: DictConfig) -> str:
+    """What the configuration is a job of, in words: a sweep, or a round of a search."""
+    return "round" if cfg.sweep.most_sfo_file else "sweep"
 
 
 def tell(cfg: DictConfig, **changes: Any) -> None:

@@ -252,4 +252,5 @@ def _counts(jobs: Sequence[JobState]) -> Text:
 def _times(jobs: Sequence[JobState], workers: int, elapsed: float) -> Text:
     left = sweep_seconds_left(jobs, workers)
     about = f"about {duration(left)}" if left is not None else UNKNOWN
-    return Text(f"{duration(elapsed)} so far · {about} left for the sweep")
+    part = jobs[0].part if jobs else "sweep"
+    return Text(f"{duration(elapsed)} so far · {about} left for the {part}")
