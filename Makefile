@@ -48,8 +48,8 @@ test: $(READY) lint ## lint, types and all tests but the slow ones
 test-slow: $(READY) ## the slow tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
-bench: $(READY) ## speed and memory beside a hand-written loop's: a table and OUTPUT_DIR/bench.json (PARTS=..., EVERY=1)
-	@$(BIN)/python -m benchmarks $(if $(EVERY),--every) --output "$(OUTPUT_DIR)/bench.json" $(PARTS)
+bench: $(READY) ## speed and memory beside a hand-written loop's: a table and OUTPUT_DIR/bench.json (PARTS=..., EVERY=1, RUNS=...)
+	@$(BIN)/python -m benchmarks $(if $(EVERY),--every) $(if $(RUNS),--runs "$(RUNS)") --output "$(OUTPUT_DIR)/bench.json" $(PARTS)
 
 lint: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .

@@ -5,8 +5,8 @@ losses tell what a run that is abandoned anywhere would have found. No training.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -17,16 +17,25 @@ import numpy as np
 
 from benchmarks.outcome import Finding, Outcome, Spread, Table, Target
 from cbs_lightning.noisy_quadratic import NoisyQuadratic
-from cbs_lightning.results import Request, Run, answer, read_study
+from cbs_lightning.results import Request, Run, Status, answer, read_study
 from cbs_lightning.search import Proposal, Search, Trial
 from cbs_lightning.summary import usual_request
 
 BATCH_SIZES = tuple(2**power for power in range(2, 11))
 INSTANCES = 200
+ENDED = (Status.REACHED, Status.EXHAUSTED, Status.DIVERGED)
 ROOM = (2.0, 20.0)  # a run's budget in gradients, as a multiple of the least SFO
 GRADIENTS = Target("gradients of the search / of the grid", 0.5, 1 / 3)
 OCTAVE = Target("share within one octave of the grid's b*", 0.9, 0.95, at_least=True)
 CLOSE = Target("share within 15 % of the grid's least SFO", 0.9, 0.95, at_least=True)
+COLUMNS = [
+    "gradients / grid's",
+    "90th percentile",
+    "runs",
+    "rounds",
+    "within an octave",
+    "within 15 %",
+]
 
 
 class Problem(Protocol):
@@ -83,25 +92,28 @@ class Quadratic:
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """The runs of one variant of a study, at every batch size with every seed."""
+    """The runs of one variant of a study."""
 
-    runs: tuple[Run, ...]
+    runs: dict[tuple[int, int], Run]  # by effective batch size and seed
     request: Request
 
     @cached_property
     def batch_sizes(self) -> tuple[int, ...]:
-        return tuple(sorted({run.result.effective_batch_size for run in self.runs}))
+        return tuple(sorted({batch_size for batch_size, _ in self.runs}))
 
     @cached_property
     def seeds(self) -> tuple[int, ...]:
-        return tuple(sorted({run.result.seed for run in self.runs}))
+        return tuple(sorted({seed for _, seed in self.runs}))
+
+    @property
+    def is_grid(self) -> bool:
+        """Whether every batch size was run to its end with every seed, and one reached."""
+        ended = all(run.result.ended in ENDED for run in self.runs.values())
+        full = len(self.runs) == len(self.batch_sizes) * len(self.seeds)
+        return ended and full and conclude(grid(self)).batch_size is not None
 
     def run(self, batch_size: int, seed: int, most_sfo: float | None) -> Trial:
-        (run,) = (
-            run
-            for run in self.runs
-            if (run.result.effective_batch_size, run.result.seed) == (batch_size, seed)
-        )
+        run = self.runs[batch_size, seed]
         looked_at = run.trajectory
         if most_sfo is not None:
             looked_at = looked_at[: math.floor(most_sfo / batch_size) + 1]
@@ -189,6 +201,7 @@ METHODS = {
     "golden section": golden_section,
 }
 RANDOM = "random, as many gradients"
+DRAWS = 20  # of chance
 
 
 @dataclass(frozen=True)
@@ -225,11 +238,12 @@ def scores(problems: Sequence[Problem]) -> dict[str, list[Score]]:
     rng = np.random.default_rng(0)
     for problem in problems:
         whole = grid(problem)
-        found.setdefault("grid", []).append(score(conclude(whole), whole))
-        answers = {name: method(problem) for name, method in METHODS.items()}
-        answers[RANDOM] = random_search(problem, rng, answers["search"].gradients)
+        answers = {"grid": [conclude(whole)]}
+        answers |= {name: [method(problem)] for name, method in METHODS.items()}
+        spent = answers["search"][0].gradients
+        answers[RANDOM] = [random_search(problem, rng, spent) for _ in range(DRAWS)]
         for name, each in answers.items():
-            found.setdefault(name, []).append(score(each, whole))
+            found.setdefault(name, []).extend(score(answered, whole) for answered in each)
     return found
 
 
@@ -239,65 +253,62 @@ def quadratics(seed: int, count: int, noise: float, seeds: int = 1) -> list[Quad
 
 
 def replays(study: Path) -> dict[str, Replay]:
-    """The variants of a study of which a run reached the threshold."""
+    """By variant."""
     runs, _ = read_study(study)
     request = usual_request(runs)
-    found = {}
-    for variant, same in groupby(runs, lambda run: run.result.variant):
-        replay = Replay(tuple(same), request)
-        if conclude(grid(replay)).batch_size is not None:
-            found[f"{study.name}: {variant}"] = replay
-    return found
-
-
-def sets(study: Path | None) -> Iterator[tuple[str, Sequence[Problem]]]:
-    yield "quadratics", quadratics(0, INSTANCES, 0.0)
-    yield "quadratics, 5 % noise", quadratics(1, INSTANCES, 0.05)
-    yield "quadratics, 5 % noise, 3 seeds", quadratics(2, INSTANCES, 0.05, seeds=3)
-    if study is not None:
-        yield from ((name, [replay]) for name, replay in replays(study).items())
+    return {
+        variant: Replay(
+            {(run.result.effective_batch_size, run.result.seed): run for run in same}, request
+        )
+        for variant, same in groupby(runs, lambda run: run.result.variant)
+    }
 
 
 def run(tell: Callable[[str], None], study: Path | None = None) -> Outcome:
+    problems: dict[str, Sequence[Problem]] = {
+        "quadratics": quadratics(0, INSTANCES, 0.0),
+        "quadratics, 5 % noise": quadratics(1, INSTANCES, 0.05),
+        "quadratics, 5 % noise, 3 seeds": quadratics(2, INSTANCES, 0.05, seeds=3),
+    }
+    if study is not None:
+        for variant, replay in replays(study).items():
+            if replay.is_grid:
+                problems[f"{study.name}: {variant}"] = [replay]
+            else:
+                tell(f"search: {variant}: not all runs of a grid to their ends, or none reached")
     found = {}
-    for name, problems in sets(study):
+    for name, same in problems.items():
         tell(f"search: {name}")
-        found[name] = scores(problems)
-    rows = [
-        [name, method, *cells(same)]
-        for name, by_method in found.items()
-        for method, same in by_method.items()
-    ]
-    columns = ["", "", "gradients / grid's", "90th percentile", "runs", "rounds"]
-    table = Table("Search", [*columns, "within an octave", "within 15 %"], rows)
-    ours = {name: by_method["search"] for name, by_method in found.items()}
-    findings = [
-        Finding.of(
-            GRADIENTS, {n: Spread.of(s.gradients for s in same) for n, same in ours.items()}
-        ),
-        Finding.of(OCTAVE, {n: _share(s.within_octave for s in same) for n, same in ours.items()}),
-        Finding.of(
-            CLOSE, {n: _share(s.within_15_percent for s in same) for n, same in ours.items()}
-        ),
-    ]
+        found[name] = scores(same)
     numbers = {
-        name: {method: [asdict(each) for each in same] for method, same in by_method.items()}
+        name: {method: summary(same) for method, same in by_method.items()}
         for name, by_method in found.items()
     }
-    return Outcome(numbers, [table], findings)
-
-
-def cells(same: Sequence[Score]) -> list[str]:
-    gradients = [each.gradients for each in same]
-    return [
-        f"{median(gradients):.2f}",
-        f"{np.quantile(gradients, 0.9):.2f}",
-        f"{fmean(each.runs for each in same):.1f}",
-        f"{fmean(each.rounds for each in same):.1f}",
-        f"{fmean(each.within_octave for each in same):.1%}",
-        f"{fmean(each.within_15_percent for each in same):.1%}",
+    rows = [
+        [name, method, *(f"{value:.2f}" for value in row.values())]
+        for name, by_method in numbers.items()
+        for method, row in by_method.items()
     ]
+    ours = {name: by_method["search"] for name, by_method in found.items()}
+    gradients = {name: Spread.of(each.gradients for each in same) for name, same in ours.items()}
+    octave = {name: Spread.of([numbers[name]["search"]["within an octave"]]) for name in ours}
+    close = {name: Spread.of([numbers[name]["search"]["within 15 %"]]) for name in ours}
+    findings = [
+        Finding.of(target, spreads)
+        for target, spreads in ((GRADIENTS, gradients), (OCTAVE, octave), (CLOSE, close))
+    ]
+    return Outcome(numbers, [Table("Search", ["", "", *COLUMNS], rows)], findings)
 
 
-def _share(hits: Iterator[bool]) -> Spread:
-    return Spread.of([fmean(hits)])
+def summary(same: Sequence[Score]) -> dict[str, float]:
+    """Medians of the gradients, means of the rest."""
+    gradients = [each.gradients for each in same]
+    values = (
+        median(gradients),
+        float(np.quantile(gradients, 0.9)),
+        fmean(each.runs for each in same),
+        fmean(each.rounds for each in same),
+        fmean(each.within_octave for each in same),
+        fmean(each.within_15_percent for each in same),
+    )
+    return dict(zip(COLUMNS, values, strict=True))
