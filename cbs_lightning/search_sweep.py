@@ -15,9 +15,10 @@ from cbs_lightning.jobs import AtATime
 from cbs_lightning.most_sfo import MostSfo
 from cbs_lightning.results import Result, Run, readable
 from cbs_lightning.run import answer_from_store, find_data, run_directory, stored_run
-from cbs_lightning.search import Search, Trial, Verdict
+from cbs_lightning.search import Search, Verdict
 from cbs_lightning.search_settings import GROUP, SearchSettings
 from cbs_lightning.sweep import Sweep, has_failed, quoted
+from cbs_lightning.trials import Trial
 from cbs_lightning.wording import count_of, duration, say
 
 FOLDER = "_search"  # in a study: what a search tells its jobs
