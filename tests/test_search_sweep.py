@@ -18,6 +18,7 @@ from cbs_lightning.results import Status, read_run
 from cbs_lightning.run import run, run_directory
 from cbs_lightning.search import Search
 from cbs_lightning.search_settings import Budget, SearchSettings
+from cbs_lightning.search_sweep import SearchSweep
 from cbs_lightning.study import read
 from cbs_lightning.summary import write_summary
 from cbs_lightning.training import Interrupted
@@ -283,6 +284,27 @@ def test_several_at_a_time(cli, tmp_path):
     assert "a search, 2 at a time (jobs=2)" in outcome.out
     assert re.search(r"Next: b = \d+, b = \d+\.", outcome.out)
     assert "adam lr=0.1: use b = 32" in outcome.out
+
+
+def test_a_run_that_reaches_lowers_the_bound_for_those_under_way(cli, tmp_path, monkeypatch):
+    """What listens is called while jobs run (test_board.py)."""
+    seen = []
+
+    def launch(self, configs):
+        found = []
+        for cfg in configs.values():
+            found.append(run(cfg))
+            for listener in self.on_finished:
+                listener()
+            seen.append((found[-1].sfo, MostSfo(Path(cfg.sweep.most_sfo_file)).read()))
+        return found
+
+    monkeypatch.setattr(SearchSweep, "launch", launch)
+    assert cli(*SEARCH, f"output_dir={tmp_path}").code == 0
+    reached = []
+    for sfo, bound in seen:
+        reached += [sfo] if sfo is not None else []
+        assert bound == 1.5 * min(reached)
 
 
 @pytest.mark.parametrize("steps", [1, 40])
