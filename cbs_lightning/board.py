@@ -33,6 +33,7 @@ class JobState:
     batch_size: int
     seed: int
     threshold: float
+    part: str = "sweep"  # of which it is a job
     phase: Phase = Phase.WAITING
     status: Status | None = None  # of a finished job
     known: bool = False  # finished by an earlier sweep
@@ -132,6 +133,11 @@ def board_of(cfg: DictConfig) -> Board | None:
     if not cfg.sweep.board:
         return None
     return Board(Path(cfg.sweep.board), beside_table=not cfg.sweep.elsewhere)
+
+
+def part_of(cfg: DictConfig) -> str:
+    """What the configuration is a job of, in words: a sweep, or a round of a search."""
+    return "round" if cfg.sweep.most_sfo_file else "sweep"
 
 
 def tell(cfg: DictConfig, **changes: Any) -> None:

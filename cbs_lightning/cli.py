@@ -24,6 +24,7 @@ from cbs_lightning.results import ERROR, Result, Status
 from cbs_lightning.signals import TO_STOP, Interrupted, hand_over
 from cbs_lightning.wording import INTERRUPTED, describe, say
 
+SEARCH = "critical_batch"  # the sweeper
 GROUP_CHOICE = r"(data|model|optimizer)=\w+|hydra\.searchpath=.*"
 
 
@@ -48,6 +49,7 @@ def _run_job(cfg: DictConfig, stop_file: Path | None) -> Result | UserError | No
     tell(cfg, phase=Phase.RUNNING, began=time.time())
     try:
         completed = complete(cfg, HydraConfig.get())
+        _check_sweeper(completed)
     except UserError as error:
         sys.exit(f"error: {error}")
     # Only now, so that a mistake that Hydra finds is told at once.
@@ -83,6 +85,13 @@ def _run_job(cfg: DictConfig, stop_file: Path | None) -> Result | UserError | No
     tell(cfg, phase=Phase.FINISHED, status=Status.FAILED)
     say(f"{title}: failed: {reason}")
     return UserError(reason)
+
+
+def _check_sweeper(cfg: DictConfig) -> None:
+    """A search is not what a run of its own is."""
+    sweeper = HydraConfig.get().runtime.choices["hydra/sweeper"]
+    if sweeper == SEARCH and not cfg.sweep.jobs:
+        raise UserError(f"hydra/sweeper={sweeper}: a search needs -m")
 
 
 @contextmanager

@@ -32,6 +32,11 @@ class Point:
         return tuple(run for run in self.runs if run.status in MISSED)
 
     @property
+    def abandoned(self) -> tuple[Result, ...]:
+        """Those of them that a search gave up: what they would have needed is not known."""
+        return tuple(run for run in self.missed if run.status is Status.ABANDONED)
+
+    @property
     def all_reached(self) -> bool:
         return bool(self.reached) and not self.missed
 
@@ -110,7 +115,8 @@ class Curve:
 
     @property
     def unreached(self) -> tuple[Point, ...]:
-        return tuple(point for point in self.points if point.missed)
+        """Where a run did not reach the threshold and was not given up by a search."""
+        return tuple(point for point in self.points if len(point.missed) > len(point.abandoned))
 
     @property
     def seeds(self) -> tuple[int, ...]:

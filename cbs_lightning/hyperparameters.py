@@ -7,7 +7,6 @@ from itertools import groupby
 from statistics import median
 from typing import Any
 
-from cbs_lightning.curves import MISSED
 from cbs_lightning.results import Result, Status
 from cbs_lightning.theory import AdamConstants, Constants, constants
 
@@ -49,7 +48,7 @@ class Panel:
         return median(reached) if reached else None
 
     def missed(self, value: float) -> bool:
-        return any(run.status in MISSED for run in self.at(value))
+        return any(run.status is not Status.REACHED for run in self.at(value))
 
     def constants(self, value: float) -> Constants | None:
         """The theorem's with assumed values; None for what it is not about, such as β₁ = 0."""
@@ -105,7 +104,8 @@ def _places(found: dict[float, float], wanted: float) -> str:
 
 
 def hyperparameter_panels(results: list[Result]) -> list[Panel]:
-    answered = [run for run in results if run.status is Status.REACHED or run.status in MISSED]
+    told = (Status.REACHED, Status.EXHAUSTED, Status.DIVERGED)  # of one given up K is not known
+    answered = [run for run in results if run.status in told]
     panels = []
     for key, group in groupby(sorted(answered, key=_alike), _alike):
         runs = list(group)

@@ -22,7 +22,13 @@ from cbs_lightning.wording import count_of, duration
 
 UNKNOWN = "…"
 NOT_REACHED = "not reached"
-OUTCOMES = {"reached": "green", NOT_REACHED: "yellow", "interrupted": "yellow", "failed": "red"}
+OUTCOMES = {
+    "reached": "green",
+    NOT_REACHED: "yellow",
+    "abandoned": "yellow",
+    "interrupted": "yellow",
+    "failed": "red",
+}
 SHORTEST_BAR, LONGEST_BAR = 6, 24
 GAP = "  "
 LINES_BESIDE_ROWS = 6
@@ -246,4 +252,5 @@ def _counts(jobs: Sequence[JobState]) -> Text:
 def _times(jobs: Sequence[JobState], workers: int, elapsed: float) -> Text:
     left = sweep_seconds_left(jobs, workers)
     about = f"about {duration(left)}" if left is not None else UNKNOWN
-    return Text(f"{duration(elapsed)} so far · {about} left for the sweep")
+    part = jobs[0].part if jobs else "sweep"
+    return Text(f"{duration(elapsed)} so far · {about} left for the {part}")

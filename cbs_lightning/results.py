@@ -120,6 +120,11 @@ class Result:
             return self.steps or self.steps_run
         return round(self.seconds / self.seconds_per_step)
 
+    @property
+    def sfo_answered(self) -> int:
+        """What those steps cost; where the threshold was not reached, K·b is more."""
+        return self.steps_answered * self.effective_batch_size
+
 
 @dataclass(frozen=True)
 class Request:

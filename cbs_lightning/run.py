@@ -1,13 +1,15 @@
 """One run: its request is answered from what is stored, else by training."""
 
 import time
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from cbs_lightning import results
-from cbs_lightning.board import Phase, board_of, tell
+from cbs_lightning.board import Phase, board_of, part_of, tell
 from cbs_lightning.build import check_model
 from cbs_lightning.checks import check
 from cbs_lightning.config import config_hash
@@ -15,6 +17,7 @@ from cbs_lightning.data import ImageDataModule
 from cbs_lightning.errors import UserError, output_errors
 from cbs_lightning.gpus import own_gpu
 from cbs_lightning.locks import locked
+from cbs_lightning.most_sfo import most_sfo_of
 from cbs_lightning.results import DamagedError, Request, Result, Run, Status
 from cbs_lightning.storage import remove_scratch, set_aside
 from cbs_lightning.tensorboard import publish
@@ -52,6 +55,13 @@ def known_already(cfg: DictConfig) -> Result | None:
     if stored is None or answer_from_store(cfg, stored) != stored.result:
         return None
     return _told_as_known(cfg, directory, stored.result)
+
+
+def stored_run(cfg: DictConfig) -> Run | None:
+    """The run as it is stored; None also where that is damaged, of which the run itself tells."""
+    with suppress(UserError, OSError):
+        return _stored_run(cfg, run_directory(cfg))
+    return None
 
 
 def _answer(cfg: DictConfig, data: ImageDataModule, directory: Path, title: str) -> Result:
@@ -104,6 +114,7 @@ def answer_from_store(cfg: DictConfig, stored: Run) -> Result | None:
     """The request's answer where the stored losses hold it, else None.
 
     A run that was cut off where this request would have ended it goes on, to end in good order.
+    One that cost more than a search allows is given up, whatever it ended by.
     """
     steps_per_epoch = stored.result.steps_per_epoch
     request = Request(
@@ -114,7 +125,11 @@ def answer_from_store(cfg: DictConfig, stored: Run) -> Result | None:
     )
     result = results.answer(stored.result, stored.trajectory, request)
     if result.status not in (Status.REACHED, Status.EXHAUSTED, Status.DIVERGED):
-        return None
+        most_sfo = most_sfo_of(cfg)
+        bound = most_sfo.read() if most_sfo is not None else None
+        if bound is None or len(stored.trajectory) * result.effective_batch_size <= bound:
+            return None
+        return replace(result, status=Status.ABANDONED, ended=Status.ABANDONED)
     if stored.result.ended in results.UNFINISHED:
         end = request.max_steps or 0
         if result.steps is not None:  # noticed at the end of the epoch
@@ -167,6 +182,6 @@ def _where_or_how_long(cfg: DictConfig, directory: Path) -> str:
     board = board_of(cfg)
     if board is not None and board.live:
         return ""
-    so_far = f"; sweep {duration(time.time() - cfg.sweep.started)} so far"
+    so_far = f"; {part_of(cfg)} {duration(time.time() - cfg.sweep.started)} so far"
     left = sweep_left(cfg)
     return f"{so_far}, {left}" if left else so_far

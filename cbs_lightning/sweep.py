@@ -3,8 +3,8 @@
 import signal
 import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,12 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 from omegaconf import DictConfig
 
 from cbs_lightning import results, slurm
-from cbs_lightning.board import Board, JobState, Phase, printing_beside_table
+from cbs_lightning.board import Board, JobState, Phase, part_of, printing_beside_table
 from cbs_lightning.checks import check
 from cbs_lightning.errors import UserError, output_errors
 from cbs_lightning.gpus import disagreement, slot_directory
 from cbs_lightning.job_loader import Job
+from cbs_lightning.jobs import AtATime
 from cbs_lightning.launching import chosen, elsewhere, with_launcher
 from cbs_lightning.live_sweep import LiveSweep
 from cbs_lightning.locks import BusyError
@@ -53,30 +54,41 @@ class Sweep:
 
     def run(self, configs: dict[Job, DictConfig]) -> list[Result | None]:
         """The jobs' results, None where one failed."""
+        at_a_time = self.check(configs)
+        say(f"{count_of(len(configs), 'job')}, {at_a_time}")
+        with self.watched(configs):
+            found = self.launch(configs)
+        self.report(configs, found)
+        if any(map(has_failed, found)):
+            raise SystemExit(1)
+        return found
+
+    def check(self, configs: dict[Job, DictConfig]) -> AtATime:
+        """Raise `UserError` unless all of them can start; how many do at a time."""
         here = not elsewhere(self.config)
         for cfg in configs.values():
             check(cfg, here=here)
         for cfg in configs.values():
             find_data(cfg)
-        jobs = {job: run_directory(cfg) for job, cfg in configs.items()}
         at_a_time = chosen(self.config, list(configs.values()))
         self.workers, self.gpus = at_a_time.runs, at_a_time.gpus
         self.elsewhere = at_a_time.elsewhere
-        say(f"{count_of(len(jobs), 'job')}, {at_a_time}")
         if self.gpus and (different := disagreement()):
             say(f"warning: {different}")
-        studies = {jobs[job].parent: bool(cfg.report) for job, cfg in configs.items()}
-        states = [_waiting(number, cfg) for number, cfg in enumerate(configs.values(), 1)]
+        return at_a_time
+
+    @contextmanager
+    def watched(self, configs: dict[Job, DictConfig]) -> Iterator[None]:
+        """While inside, the studies are shown in TensorBoard as their runs finish."""
         with ExitStack() as stack:
-            for live in [LiveSweep(study) for study, wanted in studies.items() if wanted]:
+            for live in [LiveSweep(study) for study, want in _studies(configs).items() if want]:
                 self.on_finished.append(live)
                 stack.callback(live.close)
-            found = self._launch(configs, states)
-        print_report(found, list(jobs.values()))
-        write_and_tell(studies)
-        if not all(result and result.status not in results.UNFINISHED for result in found):
-            raise SystemExit(1)
-        return found
+            yield
+
+    def report(self, configs: dict[Job, DictConfig], found: list[Result | None]) -> None:
+        print_report(found, [run_directory(cfg) for cfg in configs.values()])
+        write_and_tell(_studies(configs))
 
     def _launcher(self, runs: int) -> Launcher:
         return Plugins.instance().instantiate_launcher(
@@ -85,10 +97,9 @@ class Sweep:
             config=with_launcher(self.config, runs),
         )
 
-    def _launch(
-        self, configs: dict[Job, DictConfig], states: list[JobState]
-    ) -> list[Result | None]:
-        """The jobs' results, None where one failed."""
+    def launch(self, configs: dict[Job, DictConfig]) -> list[Result | None]:
+        """The jobs' results, None where one failed; they are as `check` found them."""
+        states = [_waiting(number, cfg) for number, cfg in enumerate(configs.values(), 1)]
         started = time.time()
         sweep = {"jobs": len(configs), "workers": self.workers, "started": started}
         sweep["elsewhere"] = self.elsewhere
@@ -185,8 +196,19 @@ def _shared_folder(configs: dict[Job, DictConfig]) -> Path:
     return folder
 
 
+def has_failed(result: Result | None) -> bool:
+    return result is None or result.status in results.UNFINISHED
+
+
+def _studies(configs: dict[Job, DictConfig]) -> dict[Path, bool]:
+    """The studies' directories, and whether a report of each is wanted."""
+    return {run_directory(cfg).parent: bool(cfg.report) for cfg in configs.values()}
+
+
 def _waiting(number: int, cfg: DictConfig) -> JobState:
-    return JobState(number, cfg.names.variant, cfg.batch_size, cfg.seed, cfg.stop.loss)
+    return JobState(
+        number, cfg.names.variant, cfg.batch_size, cfg.seed, cfg.stop.loss, part_of(cfg)
+    )
 
 
 def _known(configs: dict[Job, DictConfig], parts: dict[Job, dict[str, Any]]) -> dict[Job, Result]:
@@ -202,10 +224,10 @@ def _known(configs: dict[Job, DictConfig], parts: dict[Job, dict[str, Any]]) -> 
 
 
 def _overrides(group: str, values: dict[str, Any]) -> list[str]:
-    return [f"{group}.{key}={_quoted(value)}" for key, value in values.items()]
+    return [f"{group}.{key}={quoted(value)}" for key, value in values.items()]
 
 
-def _quoted(value: Any) -> str:
+def quoted(value: Any) -> str:
     """Spaces, commas and equals signs have a meaning to Hydra."""
     if not isinstance(value, str):
         return str(value)

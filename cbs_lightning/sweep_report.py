@@ -80,6 +80,12 @@ def _earlier_runs(results: list[Result], directories: list[Path]) -> list[Result
     ]
 
 
+def _sfo(result: Result) -> str:
+    if result.status is Status.ABANDONED:
+        return f"> {result.sfo_answered:,}"
+    return f"{result.sfo:,}" if result.sfo is not None else "-"
+
+
 def _cells(result: Result) -> tuple[str, ...]:
     style = "green" if result.status is Status.REACHED else "yellow"
     return (
@@ -88,7 +94,7 @@ def _cells(result: Result) -> tuple[str, ...]:
         str(result.seed),
         f"[{style}]{result.status}[/{style}]",
         f"{result.steps:,}" if result.steps is not None else "-",
-        f"{result.sfo:,}" if result.sfo is not None else "-",
+        _sfo(result),
         f"{result.accuracy:.2%}" if result.accuracy is not None else "-",
         duration(result.seconds),
     )

@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from cbs_lightning import record, results
 from cbs_lightning.allocator import freed_memory_kept
-from cbs_lightning.board import board_of
+from cbs_lightning.board import board_of, part_of
 from cbs_lightning.build import build_model
 from cbs_lightning.callbacks import (
     LogCurves,
@@ -44,6 +44,7 @@ from cbs_lightning.errors import ConfigError, UserError
 from cbs_lightning.gpus import gpu_title
 from cbs_lightning.learning_rate import learning_rate, told
 from cbs_lightning.memory import is_out_of_memory
+from cbs_lightning.most_sfo import most_sfo_of
 from cbs_lightning.results import Request, Result, Run, Status
 from cbs_lightning.signals import Interrupted, held_back, signal_of
 from cbs_lightning.storage import write_atomically
@@ -74,8 +75,8 @@ def train(
     """Train to the threshold or to the end of the budget, in a directory that is this process's.
 
     `gpu` is torch's number of the one to train on; None: the device that comes first.
-    However it ends there is a result; one of an unfinished run does not replace a `stored` one
-    that knows more. A signal ends in `Interrupted`, after the run was saved.
+    However it ends there is a result; one of an unfinished or abandoned run does not replace a
+    `stored` one that knows more. A signal ends in `Interrupted`, after the run was saved.
     """
     identity = config_hash(cfg)
     checkpoint = latest_checkpoint(directory, identity)
@@ -101,7 +102,9 @@ def train(
     finish = partial(_finish, directory, request, recorder, stored)
     try:
         rule = Rule(request.rule, steps_per_epoch, request.window)
-        stop = StopAtThreshold(recorder, request.threshold, rule, result.effective_batch_size)
+        stop = StopAtThreshold(
+            recorder, request.threshold, rule, result.effective_batch_size, most_sfo_of(cfg)
+        )
         checkpointing = TimedCheckpoint(
             stop,
             signals,
@@ -163,7 +166,7 @@ def train(
     if ended is not Status.INTERRUPTED:
         with suppress(OSError):  # the run is whole; what is left over does no harm
             (directory / results.ERROR).unlink(missing_ok=True)
-            if not cfg.checkpoint.keep:
+            if not cfg.checkpoint.keep and ended is not Status.ABANDONED:
                 remove_checkpoints(directory)
     if signals.received:
         raise Interrupted(result, signals.received)
@@ -256,8 +259,9 @@ def _finish(
     result = results.answer(result, recorder.trajectory, request)
     if ended in results.UNFINISHED:  # whatever its losses say so far
         result = replace(result, status=ended, steps=None, sfo=None, samples=None)
-        if stored is not None and _knows_more(stored, steps_run):
-            return result
+    cut_short = ended in (*results.UNFINISHED, Status.ABANDONED)
+    if cut_short and stored is not None and _knows_more(stored, steps_run):
+        return result
     results.write_trajectory(directory, recorder.trajectory)
     publish(directory, result)
     return result
@@ -336,7 +340,7 @@ def _progress(
     """A job tells its sweep, which may show it; else there are lines, or a bar in a terminal."""
     board = board_of(cfg)
     lines = PrintProgress(
-        title, stop, max_steps, cfg.progress.every_seconds, partial(sweep_left, cfg)
+        title, stop, max_steps, cfg.progress.every_seconds, partial(sweep_left, cfg), part_of(cfg)
     )
     if board is not None:
         telling = TellBoard(board, cfg.sweep.job, stop, max_steps)

@@ -28,7 +28,7 @@ def unknowns(curve: Curve) -> list[str]:
         *asked.limits(),
     ]
     if (following := next_batch_size(curve)) is not None:
-        longer = " with a larger budget" if following in asked.stopped_too_soon() else ""
+        longer = " with a larger budget" if following in asked.exhausted_too_soon() else ""
         found.append(f"Run next: batch_size={following}{longer}.")
     return found
 
@@ -89,18 +89,24 @@ class _Asked:
             return [f"b = {self.least.batch_size} is the largest tried: b* may be larger still."]
         return []
 
-    def stopped_too_soon(self) -> dict[int, float]:
-        """Batch sizes whose budget ended before the least SFO, and at what SFO."""
+    def stopped_too_soon(self) -> dict[int, int]:
+        """Batch sizes whose runs ended before the least SFO, and at what SFO."""
         found = {}
         for point in self.curve.points:
-            spent = [_spent(run) for run in point.missed if run.status is not Status.DIVERGED]
+            missed = [run for run in point.missed if run.status is not Status.DIVERGED]
+            spent = [run.sfo_answered for run in missed]
             if spent and min(spent) <= (self.least.sfo or 0):
                 found[point.batch_size] = min(spent)
         return found
 
+    def exhausted_too_soon(self) -> list[int]:
+        """Those of them whose budget ended; a run that a search gave up trains on without more."""
+        given_up = {point.batch_size for point in self.curve.points if point.abandoned}
+        return [size for size in self.stopped_too_soon() if size not in given_up]
+
     def too_soon(self) -> list[str]:
         return [
-            f"b = {size} stopped at an SFO of {spent:,.0f}, too soon to tell."
+            f"b = {size} stopped at an SFO of {spent:,}, too soon to tell."
             for size, spent in self.stopped_too_soon().items()
         ]
 
@@ -144,8 +150,18 @@ class _Asked:
     def unreached(self) -> list[str]:
         return [
             *self._where("Diverged", lambda run: run.status is Status.DIVERGED),
-            *self._where("Not reached", lambda run: run.status is not Status.DIVERGED),
+            *self._where("Not reached", lambda run: run.status is Status.EXHAUSTED),
+            *self.abandoned(),
         ]
+
+    def abandoned(self) -> list[str]:
+        """With the SFO at which the search gave up, the least of several seeds."""
+        places = [
+            f"{point.batch_size} (SFO > {min(run.sfo_answered for run in point.abandoned):,})"
+            for point in self.curve.points
+            if point.abandoned
+        ]
+        return [f"Abandoned by the search at b = {', '.join(places)}."] if places else []
 
     def _where(self, what: str, happened: Callable[[Result], bool]) -> list[str]:
         places = []
@@ -177,7 +193,3 @@ class _Asked:
             if i >= 0 and j < len(sizes) and sizes[j] > 2 * sizes[i]:
                 gaps.append((sizes[j] / sizes[i], round(math.sqrt(sizes[i] * sizes[j]))))
         return max(gaps)[1] if gaps else None
-
-
-def _spent(run: Result) -> float:
-    return float(run.steps_answered * run.effective_batch_size)

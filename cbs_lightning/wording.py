@@ -33,7 +33,9 @@ def describe(result: Result) -> str:
     else:
         end = result.steps_answered
         loss = f", loss {result.loss:.3g}" if result.loss is not None else ""
-        found = f"{result.status} after {count_of(end, 'step')}{loss} (until {result.threshold:g})"
+        sfo = f", SFO {result.sfo_answered:,}" if result.status is Status.ABANDONED else ""
+        steps = count_of(end, "step")
+        found = f"{result.status} after {steps}{sfo}{loss} (until {result.threshold:g})"
         if result.rule is RuleName.EPOCH and end < result.steps_per_epoch:
             found += " within the first epoch"
     return f"{found}, {duration(result.seconds)}"

@@ -3,93 +3,20 @@
 Hydra imports it for a run of its own as well, so that nothing here may take long to import.
 """
 
-import itertools
-from collections.abc import Iterable, Sequence
-
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
-from hydra.plugins.sweeper import Sweeper
-from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig
-
 from cbs_lightning import frameworks
-from cbs_lightning.config import complete
-from cbs_lightning.errors import UserError
-from cbs_lightning.job_loader import Job, JobLoader
 from cbs_lightning.results import Result
+from cbs_lightning.sweeper import JobSweeper
 
-Values = dict[str, list[str]]  # what a key is swept over, as key=value
 
-
-class GridSweeper(Sweeper):
-    """Runs the product of what the command line sweeps with each row of `grid`.
-
-    All that the command line names is run. For keys that it names, a row that has those values
-    gives the others; where no row has them, all rows do.
-    """
-
-    def __init__(self, grid: Sequence[DictConfig] = ()) -> None:
-        self.grid = [{str(key): str(value) for key, value in row.items()} for row in grid]
-
-    def setup(
-        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
-    ) -> None:
-        self.config_loader = JobLoader(hydra_context.config_loader.get_search_path())
-        self.config = config
-        self.hydra_context = HydraContext(self.config_loader, hydra_context.callbacks)
-        self.task_function = task_function
+class GridSweeper(JobSweeper):
+    """Runs all jobs."""
 
     def sweep(self, arguments: list[str]) -> list[Result | None]:
-        configs = {job: self._config(job) for job in self._jobs(arguments)}
+        configs = {job: self.config_of(job) for job in self.jobs(arguments)}
         # Only now, so that a mistake that Hydra finds is told at once.
         frameworks.load()
         from cbs_lightning.sweep import Sweep
         from cbs_lightning.tuning import expanded
 
-        configs = expanded(configs, self._config)
-        assert self.config is not None and self.hydra_context is not None  # says the base class
+        configs = expanded(configs, self.config_of)
         return Sweep(self.hydra_context, self.task_function, self.config).run(configs)
-
-    def _jobs(self, arguments: list[str]) -> list[Job]:
-        parser = OverridesParser.create(config_loader=self.config_loader)
-        command = _values(parser.parse_overrides(arguments))
-        if len(experiments := command.get("experiment", ())) > 1:
-            raise UserError(f"{' '.join(experiments)}: one experiment per sweep")
-        rows = [
-            _values(parser.parse_overrides([f"{key}={value}" for key, value in row.items()]))
-            for row in self.grid
-        ]
-        return cells(rows, command)
-
-    def _config(self, job: Job) -> DictConfig:
-        assert self.config is not None
-        cfg = self.config_loader.load_sweep_config(self.config, list(job))
-        return complete(cfg, cfg.hydra)
-
-
-def cells(rows: list[Values], command: Values) -> list[Job]:
-    """The jobs that the rows of a grid and the command line make together, each once."""
-    named = [key for key in command if any(key in row for row in rows)]
-    others = [values for key, values in command.items() if key not in named]
-    jobs: list[Job] = []
-    for choice in itertools.product(*(command[key] for key in named)):
-        chosen = dict(zip(named, choice, strict=True))
-        having = [r for r in rows if all(v in r.get(key, [v]) for key, v in chosen.items())]
-        for row in having or rows or [{}]:
-            rest = [values for key, values in row.items() if key not in chosen]
-            jobs += [(*choice, *job) for job in itertools.product(*rest, *others)]
-    return list(dict.fromkeys(jobs))
-
-
-def _values(overrides: Iterable[Override]) -> Values:
-    """Each override's key, as it was typed, with the `key=value` strings it stands for."""
-    values: Values = {}
-    for override in overrides:
-        key = override.get_key_element()
-        if not override.is_sweep_override():
-            values[key] = [f"{key}={override.get_value_element_as_str()}"]
-        elif override.is_discrete_sweep():
-            values[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
-        else:
-            raise UserError(f"{override.input_line}: a grid needs a list of values or a range")
-    return values

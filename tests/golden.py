@@ -10,19 +10,21 @@ from matplotlib.figure import Figure
 
 from cbs_lightning.figures.study import drawn
 from cbs_lightning.study import read
-from tests.studies import make_full_study, make_run
+from tests.studies import make_full_study, make_run, make_searched_study
 
 GOLDEN = Path(__file__).with_name("golden")
 DPI = 80
 
 
 def figures(directory: Path) -> Iterator[tuple[str, Figure]]:
-    """All figures of a full study, and those that only a study of the paper has."""
+    """All figures of a full study, and those that a study of the paper or a search differs in."""
     make_full_study(directory / "full")
     for batch_size, epochs in ((4, 9), (8, 7), (64, 8), (2048, 30)):
         make_run(directory / "cifar10_resnet20", "adam", batch_size, epochs, falling=True)
     make_run(directory / "cifar10_resnet20", "sgd", 64, 9, falling=True, reached=False)
-    for name, wanted in (("full", None), ("cifar10_resnet20", ("sfo", "paper"))):
+    make_searched_study(directory / "searched")
+    studies = {"full": None, "cifar10_resnet20": ("sfo", "paper"), "searched": ("sfo", "steps")}
+    for name, wanted in studies.items():
         study, _ = read(directory / name)
         assert study is not None
         for figure_name, figure in drawn(study):

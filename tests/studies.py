@@ -28,11 +28,16 @@ def make_run(
     seconds_per_step: float = 0.5,
     micro_batch_size: int | None = None,
     falling: bool = False,
+    abandoned: bool = False,
 ) -> Result:
     """A run whose loss is 3 until it is 0.9 in epoch number `epochs`, or never.
 
-    With `falling` it falls there from epoch to epoch, and goes on to half of that.
+    With `falling` it falls there from epoch to epoch, and goes on to half of that. A search gives
+    an `abandoned` one up at the end of that epoch.
     """
+    ended = Status.REACHED if reached else Status.EXHAUSTED
+    if abandoned:
+        reached, ended = False, Status.ABANDONED
     effective = min(batch_size, N)
     epoch = [effective] * (N // effective) + ([N % effective] if N % effective else [])
     size = np.array(epoch * epochs, np.int32)
@@ -46,8 +51,8 @@ def make_run(
     trajectory = Trajectory(loss, size // 2, size)
     result = Result(
         schema_version=results.SCHEMA_VERSION,
-        status=Status.REACHED if reached else Status.EXHAUSTED,
-        ended=Status.REACHED if reached else Status.EXHAUSTED,
+        status=ended,
+        ended=ended,
         study=study.name,
         variant=variant or optimizer,
         data="digits",
@@ -118,6 +123,18 @@ def make_full_study(study: Path) -> None:
                 study, "sgd", batch_size, 30 if missed else 12 + batch_size, seed=seed,
                 falling=True, reached=not missed, **time,
             )  # fmt: skip
+
+
+def make_searched_study(study: Path) -> None:
+    """As a search leaves it: b* between two runs, what cost more given up, one out of reach."""
+    for batch_size, epochs in ((8, 9), (16, 8), (32, 10)):
+        make_run(study, "adam", batch_size, epochs)
+    for batch_size in (4, 128):
+        make_run(study, "adam", batch_size, 13, abandoned=True)
+    for batch_size, epochs in ((8, 20), (16, 25)):
+        make_run(study, "sgd", batch_size, epochs)
+    make_run(study, "sgd", 4, 31, abandoned=True)
+    make_run(study, "sgd", 64, 40, reached=False)
 
 
 def log_run(run: Run, points: int = 200, rates: tuple[float, ...] = (1e-3,)) -> None:

@@ -15,7 +15,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 from cbs_lightning.report import REPORT, write_report
 from cbs_lightning.study import Study, read
 from tests.browser import chromium, console_errors, prefer_dark, requests_elsewhere, resize
-from tests.studies import make_full_study, make_run
+from tests.studies import make_full_study, make_run, make_searched_study
 
 UNKNOWN = "\N{EN DASH}"
 PLOTS = ("plot-sfo", "plot-steps", "plot-seconds", "plot-loss")
@@ -222,6 +222,20 @@ def test_in_print_there_is_the_legend_but_nothing_to_choose(opened):
         assert opened.all("#plot-sfo svg")[0].is_displayed()
     finally:
         opened.window.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def test_runs_that_a_search_gave_up_are_arrows_at_what_they_cost(browser, tmp_path):
+    make_searched_study(tmp_path / "searched")
+    write_report(tmp_path / "searched")
+    browser.get((tmp_path / "searched" / REPORT).as_uri())
+    for plot in ("sfo", "steps", "seconds"):
+        arrows = browser.find_elements("css selector", f"#plot-{plot} .abandoned path")
+        assert len(arrows) == 3
+        frame = browser.find_element("css selector", f"#plot-{plot} svg").rect
+        assert all(frame["y"] < arrow.rect["y"] < frame["y"] + frame["height"] for arrow in arrows)
+    text = browser.find_element("css selector", "#run-table").text
+    assert text.count("abandoned") == 3 and text.count("exhausted") == 1
+    assert console_errors(browser) == []
 
 
 def test_odd_studies_open_without_an_error(browser, tmp_path):

@@ -9,8 +9,9 @@ from cbs_lightning.config import compose
 from cbs_lightning.paper import paper_cells
 from cbs_lightning.results import Status, answers, read_run
 from cbs_lightning.sweep import Sweep
+from cbs_lightning.sweeper import cells
 from cbs_lightning.threads import cores
-from hydra_plugins.cbs_grid_sweeper import GridSweeper, cells
+from hydra_plugins.cbs_grid_sweeper import GridSweeper
 from tests.conftest import TINY
 
 
@@ -178,7 +179,7 @@ def settings_of(*arguments: str) -> list[dict[str, str]]:
         config = hydra_compose("config", fixed, return_hydra_config=True)
         sweeper = GridSweeper(config.hydra.sweeper.grid)
         sweeper.config_loader = GlobalHydra.instance().config_loader()
-        jobs_given = sweeper._jobs(list(arguments))
+        jobs_given = sweeper.jobs(list(arguments))
     return [dict(override.split("=", 1) for override in job) for job in jobs_given]
 
 

@@ -10,6 +10,7 @@ import torch
 from cbs_lightning.callbacks.signals import StopOnSignal
 from cbs_lightning.callbacks.stop import StopAtThreshold
 from cbs_lightning.data.loader import InMemoryLoader
+from cbs_lightning.results import Status
 from cbs_lightning.wording import say
 
 MAY_DIFFER = "the losses may not be those of an undisturbed run, to the last bit"
@@ -19,7 +20,8 @@ class TimedCheckpoint(L.Callback):
     """Saves to `path` every `every_seconds`, and when a signal came, between two chunks.
 
     With `save_last` also the state that the run ends in, or that before the chunk in which its
-    budget ends, so that a stricter request can go on from there. Saves torch's random numbers too,
+    budget ends, so that a stricter request can go on from there; that of a run that a search gives
+    up in any case. Saves torch's random numbers too,
     for nets that draw some, and the `origin` of the losses: a run that goes on from another one
     says so.
     """
@@ -56,7 +58,8 @@ class TimedCheckpoint(L.Callback):
         asked = self.signals.received is not None
         next_chunk = min(loader.steps_per_epoch - steps_of_epoch, loader.batches_per_chunk)
         last = self.stop.status is not None or trainer.max_steps - trainer.global_step < next_chunk
-        if due or asked or (self.save_last and last):
+        abandoned = self.stop.status is Status.ABANDONED
+        if due or asked or abandoned or (self.save_last and last):
             self._save(trainer)
 
     def state_dict(self) -> dict[str, Any]:

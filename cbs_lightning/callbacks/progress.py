@@ -81,7 +81,8 @@ def _is_at_hand(losses: Tensor | None) -> TypeGuard[Tensor]:
 
 
 class PrintProgress(FollowProgress):
-    """For a log. `sweep_left` says in words how long the sweep still takes, where that is known."""
+    """For a log. `sweep_left` says in words how long the sweep, or what `part` of it is at hand,
+    still takes, where that is known."""
 
     def __init__(
         self,
@@ -90,14 +91,16 @@ class PrintProgress(FollowProgress):
         max_steps: int,
         every_seconds: float,
         sweep_left: Callable[[], str | None],
+        part: str,
     ) -> None:
         super().__init__(stop, max_steps, every_seconds)
         self.title = title
         self.sweep_left = sweep_left
+        self.part = part
 
     def show(self) -> None:
         assert self.seconds_left is not None  # a chunk was trained
         left = f"at most {duration(self.seconds_left)} left for this run"
         sweep_left = self.sweep_left()
-        sweep = f", {sweep_left} for the sweep" if sweep_left else ""
+        sweep = f", {sweep_left} for the {self.part}" if sweep_left else ""
         say(f"{self.title}: {self.described()}, {left}{sweep}")

@@ -1,30 +1,40 @@
 """Stops a run at the loss threshold, or where going on makes no sense."""
 
+import math
 import time
 from typing import Any
 
 import lightning as L
 
 from cbs_lightning.callbacks.recorder import TrajectoryRecorder
+from cbs_lightning.most_sfo import MostSfo
 from cbs_lightning.results import Status
 from cbs_lightning.trajectory import Reading, Rule, Trajectory, first_crossing, last_reading
 
 SECONDS_BETWEEN_LOOKS = 10
+SECONDS_BETWEEN_READS = 1  # of a search's bound
 
 
 class StopAtThreshold(L.Callback):
-    """Ends training once the recorded losses meet the threshold by the rule, or are not finite.
+    """Ends training once the recorded losses meet the threshold by the rule, or are not finite, or
+    once a search's run has cost more than `most_sfo` without meeting it.
 
     Looks after the last step of every epoch: a crossing may be noticed late, but is counted where
     it was. On a CPU, where nothing has to be waited for, it looks every few seconds whether the
     losses are finite, too. A run that goes on from a checkpoint looks at its whole epochs first, so
-    that it ends where it would have ended.
-    `status` stays None while neither happened. Logs `steps`, `sfo`, `samples`, `loss`, `accuracy`
-    and `seconds` to the trainer's metrics when the threshold is reached.
+    that it ends where it would have ended. A run is given up after a whole chunk, of which it is
+    known then that the threshold was not met.
+    `status` stays None while nothing of that happened. Logs `steps`, `sfo`, `samples`, `loss`,
+    `accuracy` and `seconds` to the trainer's metrics when the threshold is reached.
     """
 
     def __init__(
-        self, recorder: TrajectoryRecorder, threshold: float, rule: Rule, effective_batch_size: int
+        self,
+        recorder: TrajectoryRecorder,
+        threshold: float,
+        rule: Rule,
+        effective_batch_size: int,
+        most_sfo: MostSfo | None = None,
     ) -> None:
         if threshold <= 0:
             raise ValueError(f"threshold must be positive, not {threshold}")
@@ -32,15 +42,19 @@ class StopAtThreshold(L.Callback):
         self.threshold = threshold
         self.rule = rule
         self.effective_batch_size = effective_batch_size
+        self.most_sfo = most_sfo
         self.status: Status | None = None
         self.latest: Reading | None = None
         self._steps_read = 0
         self._looked = time.monotonic()
+        self._bound: float | None = None  # of the SFO, as it was read last
+        self._read = -math.inf
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         steps = len(self.recorder.trajectory)
         diverged = self.recorder.trajectory.first_non_finite() is not None
-        whole = steps if diverged else steps - steps % self.rule.steps_per_epoch
+        every = diverged or self._is_beyond_bound(steps)
+        whole = steps if every else steps - steps % self.rule.steps_per_epoch
         if whole:
             self._look(trainer, module, self.recorder.trajectory[:whole])
 
@@ -48,7 +62,8 @@ class StopAtThreshold(L.Callback):
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, *_: Any
     ) -> None:
         end_of_epoch = trainer.global_step % self.rule.steps_per_epoch == 0
-        if end_of_epoch or trainer.global_step >= trainer.max_steps:
+        last = trainer.global_step >= trainer.max_steps
+        if end_of_epoch or last or self._is_beyond_bound(trainer.global_step):
             self.recorder.pause()
             self._look(trainer, module, self.recorder.trajectory)
         elif outputs["loss"].is_cpu and time.monotonic() - self._looked >= SECONDS_BETWEEN_LOOKS:
@@ -66,8 +81,18 @@ class StopAtThreshold(L.Callback):
             self._log(module, crossing)
         elif trajectory.first_non_finite() is not None:
             self.status = Status.DIVERGED
+        elif len(trajectory) < trainer.max_steps and self._is_beyond_bound(len(trajectory)):
+            self.status = Status.ABANDONED
         if self.status is not None:
             trainer.should_stop = True
+
+    def _is_beyond_bound(self, steps: int) -> bool:
+        if self.most_sfo is None:
+            return False
+        if time.monotonic() - self._read >= SECONDS_BETWEEN_READS:
+            self._bound = self.most_sfo.read()
+            self._read = time.monotonic()
+        return self._bound is not None and steps * self.effective_batch_size > self._bound
 
     def _log(self, module: L.LightningModule, crossing: Reading) -> None:
         share = crossing.steps / max(1, len(self.recorder.trajectory))

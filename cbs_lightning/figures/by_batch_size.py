@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.path import Path
 
 from cbs_lightning.colors import colors_of
 from cbs_lightning.curves import Curve, Point
@@ -39,19 +40,30 @@ from cbs_lightning.results import Result
 
 @dataclass(frozen=True)
 class Quantity:
-    """What is drawn, whose least is marked, and how much of it a step is where theory says that."""
+    """What is drawn, whose least is marked, and how much of it a step is where theory says that.
+
+    `bound` is what a run that did not reach the threshold has cost.
+    """
 
     title: str
     value: Callable[[Point | Result], float | None]
+    bound: Callable[[Result], float]
     chosen: Callable[[Curve], Point | None]
     chosen_label: str
     per_step: Callable[[Floats], Floats] | None = None
 
 
+# An arrow upwards, whose foot is at the value.
+ARROW = Path(
+    [(-0.3, 0), (0.3, 0), (0, 0), (0, 1), (-0.3, 0.6), (0, 1), (0.3, 0.6)],
+    [Path.MOVETO, Path.LINETO, Path.MOVETO, Path.LINETO, Path.MOVETO, Path.LINETO, Path.LINETO],
+)
+ABANDONED: dict[str, Any] = {"marker": ARROW, "ms": 16, "mew": 1.0, "mfc": "none"}
 QUANTITIES = {
     "sfo": Quantity(
         "SFO complexity K·b",
         lambda item: item.sfo,
+        lambda run: run.sfo_answered,
         lambda curve: curve.best,
         "least SFO",
         lambda sizes: sizes,
@@ -59,6 +71,7 @@ QUANTITIES = {
     "steps": Quantity(
         "Steps K",
         lambda item: item.steps,
+        lambda run: run.steps_answered,
         lambda curve: curve.best,
         "least SFO",
         np.ones_like,
@@ -66,6 +79,7 @@ QUANTITIES = {
     "seconds": Quantity(
         "Seconds of training",
         lambda item: item.seconds,
+        lambda run: run.seconds,
         lambda curve: curve.fastest,
         "fastest of those run",
     ),
@@ -93,6 +107,7 @@ def draw(
         _set_values(axes, study_curves, quantity)
         for curve in study_curves:
             _draw_curve(axes, curve, quantity, markers[curve.variant], colors[curve.optimizer])
+            _draw_abandoned(axes, curve, quantity, colors[curve.optimizer])
         missed = [curve for curve in study_curves if curve.unreached]
         alike = len({curve.optimizer for curve in missed}) < len(missed)
         for row, curve in enumerate(missed):
@@ -194,6 +209,13 @@ def _draw_fit(axes: Axes, curve: Curve, per_step: Callable[[Floats], Floats], co
     return True
 
 
+def _draw_abandoned(axes: Axes, curve: Curve, quantity: Quantity, color: str) -> None:
+    """Runs that a search gave up, at what they had cost by then: it would have been more."""
+    runs = [run for point in curve.points for run in point.abandoned]
+    sizes, bounds = [run.batch_size for run in runs], [quantity.bound(run) for run in runs]
+    axes.plot(sizes, bounds, color=color, ls="none", zorder=3, **ABANDONED)
+
+
 def _draw_unreached(axes: Axes, curve: Curve, row: int, color: str, named: bool) -> None:
     """Batch sizes that did not reach the threshold, at the top edge: K is above the budget."""
     sizes = [point.batch_size for point in curve.unreached]
@@ -222,6 +244,8 @@ def _set_values(axes: Axes, study_curves: list[Curve], quantity: Quantity) -> No
         for run in point.reached
         if (found := quantity.value(run))
     ]
+    given_up = [run for curve in study_curves for point in curve.points for run in point.abandoned]
+    values += [quantity.bound(run) for run in given_up]
     rows_of_unreached = sum(bool(curve.unreached) for curve in study_curves)
     axes.set_yscale("log", base=2)
     if not values:
@@ -275,6 +299,8 @@ def _keys(study_curves: list[Curve], quantity: Quantity) -> list[Line2D | Patch]
         handles.append(key(f"fitted b*, {LEVEL:.0%} interval", marker="D", ms=4.2, lw=2.6))
     if any(curve.unreached for curve in study_curves):
         handles.append(key("threshold not reached", ls="none", marker="x", ms=4.5))
+    if any(point.abandoned for curve in study_curves for point in curve.points):
+        handles.append(key("abandoned: a lower bound", ls="none", **(ABANDONED | {"ms": 9})))
     if any(point.sliced and point.reached for curve in study_curves for point in curve.points):
         handles.append(key("in slices, seen by BatchNorm", ls="none", marker="o", **HOLLOW))
     return handles

@@ -32,7 +32,7 @@ def draw_pattern(
             look = REACHED if cell.reached else MISSED
             axes.plot(cell.batch_size, above, color=GRAY, ls="none", **look)
             point = points.get(cell.batch_size)
-            told = point is not None and (point.reached or point.missed)
+            told = point is not None and (point.reached or len(point.missed) > len(point.abandoned))
             look = OPEN if not told else REACHED if point and point.all_reached else MISSED
             axes.plot(cell.batch_size, below, color=colors[optimizer], ls="none", **look)
     axes.set_ylim(-2 * len(paper) + 0.4, 0.6)

@@ -6,9 +6,9 @@ const DASHES = { nested: null, iiduka: "6 3", mccandlish: "2 3" };
 /** A batch is at most the whole data set. */
 const whole = (b) => Math.min(b, study.data_size);
 const QUANTITIES = {
-  sfo: { title: "SFO complexity K·b", perStep: whole, mark: "least" },
-  steps: { title: "Steps K", perStep: () => 1, mark: "least" },
-  seconds: { title: "Seconds of training", perStep: null, mark: "fastest" },
+  sfo: { title: "SFO complexity K·b", perStep: whole, mark: "least", cost: (run) => run.steps_run * run.effective_batch_size },
+  steps: { title: "Steps K", perStep: () => 1, mark: "least", cost: (run) => run.steps_run },
+  seconds: { title: "Seconds of training", perStep: null, mark: "fastest", cost: (run) => run.seconds },
 };
 
 const superscript = (n) => [...String(n)].map((c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c])).join("");
@@ -45,11 +45,13 @@ const above = (row) => -12 - 12 * row;
 
 /** One quantity against the batch size; returns the plot and the runs that can be pointed at. */
 function againstBatchSize(key, width, pointed) {
-  const { title, perStep, mark } = QUANTITIES[key];
+  const { title, perStep, mark, cost } = QUANTITIES[key];
   const runs = shown();
   const reached = runs.filter((run) => run.status === "reached" && run[key] > 0);
   const missed = runs.filter((run) => MISSED.includes(run.status));
-  if (!reached.length && !missed.length) return null;
+  // Given up by a search: what they cost by then is a lower bound.
+  const abandoned = runs.filter((run) => run.status === "abandoned").map((run) => ({ ...run, value: cost(run) }));
+  if (!reached.length && !missed.length && !abandoned.length) return null;
   const sizes = answered().map((run) => run.batch_size);
   const rows = [...new Set(missed.map((run) => run.variant))];
   const marks = [];
@@ -82,6 +84,12 @@ function againstBatchSize(key, width, pointed) {
     Plot.dot(seeds, { x: "batch_size", y: "value", r: 2, fill: (run) => color(run.variant), fillOpacity: 0.6, className: "run" }),
     tip(seeds, { x: "batch_size", y: "value" }),
   );
+  marks.push(
+    Plot.vector(abandoned, {
+      x: "batch_size", y: "value", length: 16, anchor: "start", stroke: (run) => color(run.variant), strokeWidth: 1.5, className: "abandoned",
+    }),
+    tip(abandoned, { x: "batch_size", y: "value" }),
+  );
   rows.forEach((variant, row) => {
     const own = missed.filter((run) => run.variant === variant);
     const place = { x: "batch_size", frameAnchor: "top", dy: above(rows.length - 1 - row) };
@@ -90,7 +98,7 @@ function againstBatchSize(key, width, pointed) {
       tip(own, { ...place, anchor: "top" }, 8),
     );
   });
-  const all = [...seeds, ...missed];
+  const all = [...seeds, ...abandoned, ...missed];
   const at = pointed === undefined ? null : all[pointed % all.length];
   if (at) {
     const top = { x: "batch_size", frameAnchor: "top", dy: above(rows.length - 1 - rows.indexOf(at.variant)) };
@@ -98,12 +106,13 @@ function againstBatchSize(key, width, pointed) {
     marks.push(Plot.dot([at], { ...place, r: 8, stroke: "var(--ink)", strokeWidth: 2 }));
   }
   const across = padded(d3.extent(sizes));
-  const domain = padded(seeds.length ? d3.extent(seeds, (run) => run.value) : [1, 2]);
+  const drawn = [...seeds, ...abandoned];
+  const domain = padded(drawn.length ? d3.extent(drawn, (run) => run.value) : [1, 2]);
   const plot = Plot.plot({
     ...common(width, `${title} against batch size`),
     marginTop: 20 - above(rows.length),
     x: { type: "log", base: 2, label: "Batch size b", domain: across, ticks: powers(across, width / 42), tickFormat: powerOfTwo, grid: true, tickSize: 0 },
-    y: { type: "log", label: null, domain, grid: true, tickSize: 0, ...ticks(seeds.length ? domain : null, perStep) },
+    y: { type: "log", label: null, domain, grid: true, tickSize: 0, ...ticks(drawn.length ? domain : null, perStep) },
     color: { type: "identity" },
     marks: [
       rows.length ? Plot.text(["not reached"], { frameAnchor: "top-left", dy: above(rows.length) - 6, fill: "var(--faint)" }) : null,

@@ -15,7 +15,7 @@ const state = {
 };
 // Of the variants of one optimizer; a star is the least SFO, a diamond the fitted b*.
 const SYMBOLS = ["circle", "square", "triangle", "triangle2", "cross", "wye", "square2", "asterisk"];
-const MISSED = ["exhausted", "diverged", "abandoned"];
+const MISSED = ["exhausted", "diverged"];
 
 // In the dark a colour is lightened, so that the same hue stays readable.
 study.variants.forEach(({ color }, i) => {

@@ -1,0 +1,35 @@
+"""A Hydra sweeper: a search for the critical batch size.
+
+Hydra imports it for a run of its own as well, so that nothing here may take long to import.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from omegaconf import DictConfig
+
+from cbs_lightning import frameworks
+from cbs_lightning.results import Result
+from cbs_lightning.search_settings import checked
+from cbs_lightning.sweeper import JobSweeper
+
+
+class CriticalBatchSweeper(JobSweeper):
+    """Runs as many of the jobs as it takes to know b* for each combination of their other keys.
+
+    Where neither the command line nor `grid` names batch sizes, the settings say the range.
+    """
+
+    def __init__(self, grid: Sequence[DictConfig] = (), **settings: Any) -> None:
+        super().__init__(grid)
+        self.settings = settings
+
+    def sweep(self, arguments: list[str]) -> list[Result | None]:
+        settings = checked(**self.settings)
+        configs = {job: self.config_of(job) for job in self.jobs(arguments)}
+        # Only now, so that a mistake that Hydra finds is told at once.
+        frameworks.load()
+        from cbs_lightning.search_sweep import SearchSweep
+
+        search = SearchSweep(self.hydra_context, self.task_function, self.config)
+        return search.search(configs, settings, self.config_of)
