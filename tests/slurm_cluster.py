@@ -87,6 +87,7 @@ def cluster(directory: Path) -> Iterator[dict[str, str]]:
             process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
             stack.callback(_stop, process)
         _wait_until_idle(environment, directory)
+        stack.callback(_end_jobs, environment)
         yield environment
 
 
@@ -105,6 +106,16 @@ def _wait_until_idle(environment: dict[str, str], directory: Path) -> None:
         time.sleep(0.5)
     logs = "\n".join(path.read_text(errors="replace") for path in directory.glob("*.log"))
     raise RuntimeError(f"the cluster does not come up: {told.stdout}{told.stderr}\n{logs}")
+
+
+def _end_jobs(environment: dict[str, str]) -> None:
+    """They would outlive the cluster."""
+    subprocess.run(["scancel", "--me"], env=environment, check=False)
+    for _ in range(60):
+        left = subprocess.run(["squeue", "--noheader"], env=environment, capture_output=True)
+        if not left.stdout:
+            return
+        time.sleep(0.5)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -124,36 +124,6 @@ def test_jobs_that_are_requeued_or_get_signals_end_as_if_they_had_not(environmen
     sweep.assert_as_undisturbed(cli)
 
 
-def test_jobs_outlive_who_submitted_them_and_are_waited_for_again(environment, tmp_path, cli):
-    """And one that SLURM ends is named, and goes on next time."""
-    sweep = Sweep(environment, tmp_path, "seed=0,1")
-    process = sweep.start()
-    sweep.wait_until(lambda: len(sweep.begun()) == 2)
-    job, cancelled = sweep.job_of(0), sweep.job_of(1)
-    sweep.call("scancel", cancelled)
-    assert process.stdout is not None
-    told = next(line for line in process.stdout if "[2/2]" in line)
-    ended = f"failed: SLURM ended its job {cancelled} (CANCELLED); its log: {sweep.log_of(1)}\n"
-    assert told.endswith(ended)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130
-    assert out.splitlines()[-1] == (
-        f"the jobs go on; to cancel them: scancel {job}; the same command waits for them"
-    )
-    assert err == "interrupted; the same command goes on with what is not finished\n"
-
-    process = sweep.start()
-    sweep.wait_until(lambda: len(sweep.begun()) == 3)
-    sweep.let_go()
-    out, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0 and err == "", out + err + sweep.logs()
-    assert f"1 job in SLURM's queue already: {job}\n" in out and sweep.job_of(0) == job
-    assert sweep.job_of(1) != cancelled and "goes on from" in sweep.log_of(1).read_text()
-    assert sorted(sweep.begun()) == [0, 1, 1]
-    sweep.assert_as_undisturbed(cli)
-
-
 def test_a_run_may_time_out_so_often_and_no_more(environment, tmp_path):
     # In so short a time submitit takes every warning for the end of it.
     sweep = Sweep(environment, tmp_path, timeout_min=9, max_num_timeout=0)
@@ -216,3 +186,33 @@ def test_what_slurm_would_not_take_is_not_submitted(
     assert_one_clear_line(outcome, parts, output_dir)
     queue = ["squeue", "--noheader", "--name=cbs_lightning", "--states=PENDING"]
     assert subprocess.check_output(queue, env=os.environ) == b""
+
+
+def test_jobs_outlive_who_submitted_them_and_are_waited_for_again(environment, tmp_path, cli):
+    """And one that SLURM ends is named, and goes on next time."""
+    sweep = Sweep(environment, tmp_path, "seed=0,1")
+    process = sweep.start()
+    sweep.wait_until(lambda: len(sweep.begun()) == 2)
+    job, cancelled = sweep.job_of(0), sweep.job_of(1)
+    sweep.call("scancel", cancelled)
+    assert process.stdout is not None
+    told = next(line for line in process.stdout if "[2/2]" in line)
+    ended = f"failed: SLURM ended its job {cancelled} (CANCELLED); its log: {sweep.log_of(1)}\n"
+    assert told.endswith(ended)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert out.splitlines()[-1] == (
+        f"the jobs go on; to cancel them: scancel {job}; the same command waits for them"
+    )
+    assert err == "interrupted; the same command goes on with what is not finished\n"
+
+    process = sweep.start()
+    sweep.wait_until(lambda: len(sweep.begun()) == 3)
+    sweep.let_go()
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0 and err == "", out + err + sweep.logs()
+    assert f"1 job in SLURM's queue already: {job}\n" in out and sweep.job_of(0) == job
+    assert sweep.job_of(1) != cancelled and "goes on from" in sweep.log_of(1).read_text()
+    assert sorted(sweep.begun()) == [0, 1, 1]
+    sweep.assert_as_undisturbed(cli)
