@@ -227,7 +227,7 @@ class SearchSweep(Sweep):
                     configs[job], found[job] = each.configs[cell], each.answers.get(cell)
         self.report(configs, list(found.values()))
         for each in self.combinations:
-            say(each.told())
+            say(f"{each.name}: {each.verdict().told}")
         if limit is not None:
             names = ", ".join(each.name for each in self._unknown())
             say(f"The budget is used up ({GROUP}.{limit}): b* is not known yet for {names}.")
