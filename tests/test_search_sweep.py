@@ -1,6 +1,9 @@
 """A search for the critical batch size: what it runs, gives up and never runs twice."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +26,7 @@ from cbs_lightning.study import read
 from cbs_lightning.summary import write_summary
 from cbs_lightning.training import Interrupted
 from tests.conftest import TINY
-from tests.forks import ran
+from tests.forks import ROOT, ran
 from tests.studies import make_run, make_searched_study
 from tests.test_run import forbid_training, interrupt_after
 
@@ -283,6 +286,26 @@ def test_several_at_a_time(cli, tmp_path):
     assert "a search, 2 at a time (jobs=2)" in outcome.out
     assert re.search(r"Next: b = \d+, b = \d+\.", outcome.out)
     assert "adam lr=0.1: use b = 32" in outcome.out
+
+
+def test_two_searches_at_once_share_their_runs(tmp_path):
+    command = [sys.executable, str(ROOT / "train.py"), *SEARCH, "batch_size=16,32,64,128"]
+    searches = [
+        subprocess.Popen(
+            [*command, f"output_dir={tmp_path}"],
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    outputs = [search.communicate()[0] for search in searches]
+    assert [search.returncode for search in searches] == [0, 0], outputs
+    assert all("adam lr=0.1: use b = 32" in output for output in outputs)
+    runs = stored(tmp_path)
+    trained = re.findall(r"b=(\d+): (?:reached|abandoned) [^\n]*; round", "".join(outputs))
+    assert sorted(map(int, trained)) == sorted(size for _, size, _ in runs), outputs
 
 
 def test_a_run_that_reaches_lowers_the_bound_for_those_under_way(cli, tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ from tests.conftest import TINY, Outcome
 from tests.slurm_cluster import CPUS, cluster, obstacle
 from tests.test_cli import ROOT, assert_one_clear_line
 from tests.test_restart import assert_same_runs
+from tests.test_search_sweep import GRID, SEARCH, stored
 
 pytestmark = pytest.mark.slurm
 EPOCHS = 300
@@ -216,3 +217,24 @@ def test_jobs_outlive_who_submitted_them_and_are_waited_for_again(environment, t
     assert sweep.job_of(1) != cancelled and "goes on from" in sweep.log_of(1).read_text()
     assert sorted(sweep.begun()) == [0, 1, 1]
     sweep.assert_as_undisturbed(cli)
+
+
+def test_a_search_runs_its_jobs_on_a_cluster(environment, tmp_path, cli):
+    search = [*SEARCH, "batch_size=16,32,64"]
+    where = f"output_dir={tmp_path / 'cluster'}"
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "train.py"), *search, *SLURM, where],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0 and done.stderr == "", done.stdout + done.stderr
+    assert "adam lr=0.1: b* = 32: " in done.stdout and "Round 2, after " in done.stdout
+    assert cli(*GRID, "batch_size=16,32,64", f"output_dir={tmp_path / 'here'}").code == 0
+    here = stored(tmp_path / "here")
+    for run, (status, steps, losses) in stored(tmp_path / "cluster").items():
+        assert losses == here[run][2][: len(losses)]
+        assert (status, steps) == here[run][:2] or status is Status.ABANDONED
