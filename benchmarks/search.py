@@ -152,7 +152,10 @@ def search(problem: Problem, workers: int = 1) -> Found:
     rounds = 0
     while proposals := policy.propose(trials, workers):
         most = policy.most_sfo(trials)
-        trials += [problem.run(each.batch_size, each.seed, most) for each in proposals]
+        trials += [
+            problem.run(each.batch_size, each.seed, most if policy.gives_up(each.seed) else None)
+            for each in proposals
+        ]
         rounds += 1
     return conclude(trials, rounds)
 

@@ -11,7 +11,7 @@ from scipy.special import ndtr
 
 from cbs_lightning.beliefs import Beliefs, beliefs
 from cbs_lightning.measurements import measurements
-from cbs_lightning.trials import Bracket, Point, Proposal, Trial
+from cbs_lightning.trials import Bracket, Cell, Point, Proposal, Trial, seeds_left
 
 DOUBT = 0.1  # that a neighbour is the better one: with more, another seed is run
 
@@ -25,6 +25,7 @@ class Narrowing:
     octaves: float
     most_sfo: float  # beyond which a run is abandoned
     points: Sequence[Point]
+    failed: frozenset[Cell] = frozenset()
 
     @cached_property
     def bracket(self) -> Bracket:
@@ -45,7 +46,7 @@ class Narrowing:
             return self._replicate()
         narrows = dict(zip(self.batch_sizes, self._narrows(), strict=True))
         best = max([*below, *above], key=lambda b: (narrows[b], b))
-        return Proposal(best, self.seeds[0])
+        return Proposal(best, seeds_left(best, self.seeds, self.failed)[0])
 
     def _narrows(self) -> list[float]:
         """At every batch size, by how many octaves a run is expected to narrow the interval for
@@ -92,7 +93,7 @@ class Narrowing:
 
     def _seeds_left(self, point: Point) -> list[int]:
         run = {trial.seed for trial in point.trials}
-        return [seed for seed in self.seeds if seed not in run]
+        return seeds_left(point.batch_size, self.seeds, self.failed, run)
 
     def imagined(self, proposal: Proposal) -> Trial:
         """What that run will find, as far as it can be told."""

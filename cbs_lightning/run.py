@@ -16,7 +16,7 @@ from cbs_lightning.config import config_hash
 from cbs_lightning.data import ImageDataModule
 from cbs_lightning.errors import UserError, output_errors
 from cbs_lightning.gpus import own_gpu
-from cbs_lightning.locks import locked
+from cbs_lightning.locks import BusyError, locked
 from cbs_lightning.most_sfo import most_sfo_of
 from cbs_lightning.results import DamagedError, Request, Result, Run, Status
 from cbs_lightning.storage import remove_scratch, set_aside
@@ -62,6 +62,20 @@ def stored_run(cfg: DictConfig) -> Run | None:
     with suppress(UserError, OSError):
         return _stored_run(cfg, run_directory(cfg))
     return None
+
+
+def publish_answer(cfg: DictConfig) -> None:
+    """Store what the stored losses say to the request, unless another process works on the run."""
+    directory = run_directory(cfg)
+    with (
+        suppress(BusyError),
+        output_errors(Path(cfg.output_dir)),
+        locked(directory, run_title(cfg), wait=False),
+    ):
+        stored = _stored_run(cfg, directory)
+        known = answer_from_store(cfg, stored) if stored is not None else None
+        if stored is not None and known is not None and known != stored.result:
+            publish(directory, known)
 
 
 def _answer(cfg: DictConfig, data: ImageDataModule, directory: Path, title: str) -> Result:

@@ -8,9 +8,11 @@ were made and for whatever purpose.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
 
 from cbs_lightning.narrowing import Narrowing
-from cbs_lightning.trials import Bracket, Point, Proposal, Trial, points
+from cbs_lightning.trials import Bracket, Cell, Point, Proposal, Trial, points, seeds_left
 
 __all__ = ["Proposal", "Search", "Trial", "Verdict"]
 
@@ -35,13 +37,15 @@ class Search:
 
     b* is known when others within so many `octaves`, or the next ones where those are further, did
     worse: they took more gradients, or never reached the threshold. With several seeds, others than
-    the first are run where one leaves a doubt. Of equal batch sizes the larger is the better.
+    the first are run where one leaves a doubt. Of equal batch sizes the larger is the better. Runs
+    that `failed`, by batch size and seed, would fail again, and are not proposed.
     """
 
     batch_sizes: tuple[int, ...]
     seeds: tuple[int, ...] = (0,)
     octaves: float = 1.0
     give_up: float = 1.5  # times the least SFO so far, beyond which a run is abandoned
+    failed: frozenset[Cell] = frozenset()
 
     def __post_init__(self) -> None:
         sizes = self.batch_sizes
@@ -58,6 +62,11 @@ class Search:
         """Beyond which a run is abandoned; None: nothing was reached yet."""
         reached = [trial.sfo for trial in self._counted(trials) if trial.sfo is not None]
         return self.give_up * min(reached) if reached else None
+
+    def gives_up(self, seed: int) -> bool:
+        """Whether runs with that seed are abandoned at all. Others than the first are run where a
+        batch size may be the best, whose median takes them whole."""
+        return seed == self.seeds[0]
 
     def propose(self, trials: Iterable[Trial], count: int) -> list[Proposal]:
         """At most so many runs to be made at the same time, the most useful first; none where b*
@@ -78,7 +87,8 @@ class Search:
         ended = not self.propose(counted, 1)
         tried = points(counted)
         if not tried:
-            return Verdict(False, None, None, "Nothing was run yet.")
+            told = "Every run failed." if ended else "Nothing was run yet."
+            return Verdict(False, None, None, told)
         bracket = Bracket.of(tried)
         if not bracket.best.reached:
             return Verdict(False, None, None, self._told_in_vain(tried, bracket, ended))
@@ -94,12 +104,18 @@ class Search:
     def _counted(self, trials: Iterable[Trial]) -> list[Trial]:
         return [t for t in trials if t.batch_size in self.batch_sizes and t.seed in self.seeds]
 
+    @cached_property
+    def _left(self) -> tuple[int, ...]:
+        """The batch sizes but those whose runs failed with every seed."""
+        cells = set(product(self.batch_sizes, self.seeds)) - self.failed
+        return tuple(sorted({b for b, _ in cells}))
+
     def _narrowing(self, counted: list[Trial]) -> Narrowing | None:
         """None: nothing was reached yet."""
         most = self.most_sfo(counted)
         if most is None:
             return None
-        return Narrowing(self.batch_sizes, self.seeds, self.octaves, most, points(counted))
+        return Narrowing(self._left, self.seeds, self.octaves, most, points(counted), self.failed)
 
     def _scouts(self, tried: list[Point]) -> list[Proposal]:
         """While nothing was reached, where that is likely and cheap: a quarter into the widest gap
@@ -111,15 +127,15 @@ class Search:
             found.append(widest[place])
             gaps.remove(widest)
             gaps += [widest[:place], widest[place + 1 :]]
-        return [Proposal(b, self.seeds[0]) for b in found]
+        return [Proposal(b, seeds_left(b, self.seeds, self.failed)[0]) for b in found]
 
     def _gaps(self, tried: list[Point]) -> list[list[int]]:
         """Batch sizes not run, between those that were. The lowest loss tells beside which of them
         b* lies, unless there is none since all diverged."""
         if tried and math.isfinite((bracket := Bracket.of(tried)).best.loss):
-            return bracket.untried(self.batch_sizes, octaves=0)
+            return bracket.untried(self._left, octaves=0)
         gaps: list[list[int]] = [[]]
-        for b in self.batch_sizes:
+        for b in self._left:
             if any(point.batch_size == b for point in tried):
                 gaps.append([])
             else:
@@ -130,17 +146,19 @@ class Search:
         text = f"No run reached the threshold (b = {_listed(tried)})"
         if math.isfinite(loss := bracket.best.loss):
             text += f"; b = {bracket.best.batch_size} came nearest, with a loss of {loss:.3g}"
-        if ended and len(tried) < len(self.batch_sizes):
+        if ended and len(tried) < len(self._left):
             text += ", and the others are further off"
         return f"{text}."
 
     def _told(self, bracket: Bracket, ended: bool) -> str:
         b, worse = bracket.best.batch_size, _listed(bracket.ends)
         if not ended:
-            return f"b = {b} is the best so far" + (f"; b = {worse} did worse." if worse else ".")
-        if len(self.batch_sizes) == 1:
-            return f"b = {b} is the only batch size in the range."
-        text = f"b* = {b}: b = {worse} did worse."
+            beside = f"; b = {worse} did no better" if worse else ""
+            return f"b = {b} is the best so far{beside}."
+        if not worse:
+            rest = "" if len(self.batch_sizes) == 1 else " that could be run"
+            return f"b = {b} is the only batch size in the range{rest}."
+        text = f"b* = {b}: b = {worse} did no better."
         if bracket.low is None:
             return f"{text} It is the smallest in the range: b* may be smaller still."
         if bracket.high is None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any
 
@@ -10,6 +10,7 @@ from cbs_lightning.errors import ConfigError, UserError
 
 GROUP = "hydra.sweeper"
 SMALLEST = 4  # batch size, unless another is given
+OCTAVES = (0.1, 16)  # that can be asked for
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,11 @@ class SearchSettings:
 
     def check(self) -> None:
         """As `checked` does."""
-        for key in ("octaves", "give_up"):
-            least, value = (1 if key == "give_up" else 0), getattr(self, key)
-            _require(_is_above(value, least), key, value, f"must be a number > {least}")
+        _require(_is_above(self.give_up, 1), "give_up", self.give_up, "must be a number > 1")
+        narrow, wide = OCTAVES
+        valid = _is_above(self.octaves, 0) and narrow <= self.octaves <= wide
+        allowed = f"must be a number from {narrow} to {wide}"
+        _require(valid, "octaves", self.octaves, allowed)
         for key in ("smallest", "largest", "budget.runs"):
             value = attrgetter(key)(self)
             valid = value is None or _is_count(value)
@@ -51,10 +54,9 @@ class SearchSettings:
             value = attrgetter(key)(self)
             valid = value is None or _is_above(value, 0)
             _require(valid, key, value, "must be a number > 0, or null")
-        if self.largest is not None:
-            least = self.smallest or SMALLEST
-            allowed = f"must be above {GROUP}.smallest={least}"
-            _require(self.largest > least, "largest", self.largest, allowed)
+        if self.largest is not None and self.smallest is not None:
+            allowed = f"must be above {GROUP}.smallest={self.smallest}"
+            _require(self.largest > self.smallest, "largest", self.largest, allowed)
 
     def batch_sizes(self, named: Iterable[int] | None, data_size: int) -> list[int]:
         """The range, ascending, as asked for; of those that are the whole data set, one.
@@ -66,6 +68,8 @@ class SearchSettings:
         _require(smallest <= data_size, "smallest", smallest, allowed)
         if named is None:
             asked = f"{GROUP}.smallest={smallest} {GROUP}.largest={largest}"
+            above = f"must be above {GROUP}.smallest={smallest}"
+            _require(largest >= smallest, "largest", largest, above)
             wanted = self._spaced(smallest, largest)
         else:
             asked = f"batch_size={','.join(map(str, named))}"
@@ -88,6 +92,12 @@ def checked(budget: Any, **settings: Any) -> SearchSettings:
     """Raise `ConfigError` for the first value that cannot be."""
     group = f"must be a group of keys, such as {GROUP}.budget.runs=10"
     _require(isinstance(budget, Mapping), "budget", budget, group)
+    for prefix, values, kind in (("", settings, SearchSettings), ("budget.", budget, Budget)):
+        names = [field.name for field in fields(kind)]
+        for key in values:
+            allowed = ", ".join(f"{GROUP}.{prefix}{name}" for name in names)
+            reason = f"no such key; allowed: {allowed}"
+            _require(key in names, f"{prefix}{key}", values[key], reason)
     found = SearchSettings(**settings, budget=Budget(**budget))
     found.check()
     return found

@@ -4,26 +4,31 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, zip_longest
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
 from cbs_lightning.checks import check
-from cbs_lightning.errors import UserError
+from cbs_lightning.errors import UserError, output_errors
 from cbs_lightning.job_loader import Job
 from cbs_lightning.jobs import AtATime
 from cbs_lightning.most_sfo import MostSfo
-from cbs_lightning.results import Result, Run, readable
-from cbs_lightning.run import answer_from_store, find_data, run_directory, stored_run
+from cbs_lightning.results import CHECKPOINT, Result, Run, readable
+from cbs_lightning.run import (
+    answer_from_store,
+    find_data,
+    publish_answer,
+    run_directory,
+    stored_run,
+)
 from cbs_lightning.search import Search, Verdict
 from cbs_lightning.search_settings import GROUP, SearchSettings
 from cbs_lightning.sweep import Sweep, has_failed, quoted
-from cbs_lightning.trials import Trial
+from cbs_lightning.trials import Cell, Trial
 from cbs_lightning.wording import count_of, duration, say
 
 FOLDER = "_search"  # in a study: what a search tells its jobs
-ALL_FAILED = Verdict(known=False, batch_size=None, interval=None, told="A run failed everywhere.")
-Cell = tuple[int, int]  # effective batch size, seed
 
 
 @dataclass
@@ -35,14 +40,11 @@ class Combination:
     jobs: dict[Cell, Job]
     configs: dict[Cell, DictConfig]
     most_sfo: MostSfo
-    failed: set[Cell] = field(default_factory=set)
     answers: dict[Cell, Result] = field(default_factory=dict)
-    gradients: int = 0  # that all stored runs cost
 
     def look(self) -> None:
         """Read what is known by now, and lower the bound for runs that are under way."""
         stored = {cell: run for cell, cfg in self.configs.items() if (run := stored_run(cfg))}
-        self.gradients = sum(run.result.steps_run * size for (size, _), run in stored.items())
         answers = self._answers(stored)
         reached = {cell: found for cell, found in answers.items() if found.steps is not None}
         self.most_sfo.write(self.search.most_sfo(_trials(reached)))
@@ -52,14 +54,19 @@ class Combination:
         found = {cell: answer_from_store(self.configs[cell], run) for cell, run in stored.items()}
         return {cell: result for cell, result in found.items() if result is not None}
 
+    @property
+    def threshold(self) -> float:
+        return float(next(iter(self.configs.values())).stop.loss)
+
     def verdict(self) -> Verdict:
-        left = self._left
-        return left.verdict(_trials(self.answers)) if left else ALL_FAILED
+        return self.search.verdict(_trials(self.answers))
 
     def propose(self, count: int) -> list[Cell]:
-        left = self._left
-        found = left.propose(_trials(self.answers), count) if left else []
+        found = self.search.propose(_trials(self.answers), count)
         return [(each.batch_size, each.seed) for each in found]
+
+    def has_failed(self, cell: Cell) -> None:
+        self.search = replace(self.search, failed=self.search.failed | {cell})
 
     def told(self) -> str:
         """What is known by now."""
@@ -68,13 +75,6 @@ class Combination:
         if reached and bound is not None:
             costs = f" Least K·b: {min(reached):,}, given up beyond {bound:,.0f}."
         return f"{self.name}: {self.verdict().told}{costs}"
-
-    @property
-    def _left(self) -> Search | None:
-        """The search without batch sizes of which a run failed: it would fail again."""
-        failed = {size for size, _ in self.failed}
-        sizes = tuple(size for size in self.search.batch_sizes if size not in failed)
-        return replace(self.search, batch_sizes=sizes) if sizes else None
 
 
 def _trials(answers: dict[Cell, Result]) -> list[Trial]:
@@ -93,7 +93,7 @@ def combinations(
     groups: dict[Job, list[Job]] = {}
     for job in named:
         groups.setdefault(_without(job, "batch_size", "seed"), []).append(job)
-    variants = [named[jobs[0]].names.variant for jobs in groups.values()]
+    common = set.intersection(*map(set, groups))
     data_sizes: dict[str, int] = {}
     found = []
     for others, jobs in groups.items():
@@ -108,23 +108,32 @@ def combinations(
             for size in settings.batch_sizes(wanted, data_sizes[kind])
         }
         seeds = tuple(sorted({named[job].seed for job in jobs}))
-        most_sfo = MostSfo(_most_sfo_file(cfg, others, settings))
+        search = Search(tuple(sizes), seeds, settings.octaves, settings.give_up)
+        most_sfo = MostSfo(_most_sfo_file(cfg, others, search))
         bound = f"sweep.most_sfo_file={quoted(str(most_sfo.path))}"
         own = {
-            (effective, seed): (*others, f"batch_size={size}", f"seed={seed}", bound)
+            (effective, seed): (
+                *others,
+                f"batch_size={size}",
+                f"seed={seed}",
+                *([bound] if search.gives_up(seed) else []),
+            )
             for effective, size in sizes.items()
             for seed in seeds
         }
-        variant = cfg.names.variant
         found.append(
             Combination(
-                name=variant if variants.count(variant) == 1 else f"{variant} ({' '.join(others)})",
-                search=Search(tuple(sizes), seeds, settings.octaves, settings.give_up),
+                name=cfg.names.variant,
+                search=search,
                 jobs=own,
                 configs={cell: config_of(job) for cell, job in own.items()},
                 most_sfo=most_sfo,
             )
         )
+    names = [each.name for each in found]
+    for each, others in zip(found, groups, strict=True):
+        if names.count(each.name) > 1:
+            each.name += f" ({' '.join(key for key in others if key not in common)})"
     return found
 
 
@@ -138,9 +147,9 @@ def _data_size(cfg: DictConfig) -> int:
     return len(data.split.train)
 
 
-def _most_sfo_file(cfg: DictConfig, others: Job, settings: SearchSettings) -> Path:
+def _most_sfo_file(cfg: DictConfig, others: Job, search: Search) -> Path:
     """The same for the same search, whoever calls it."""
-    text = "\n".join([*others, OmegaConf.to_yaml(cfg.stop), str(settings.give_up)])
+    text = "\n".join([*others, OmegaConf.to_yaml(cfg.stop), repr(search)])
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return run_directory(cfg).parent / FOLDER / f"{readable(cfg.names.variant)}-{digest}"
 
@@ -165,9 +174,12 @@ class SearchSweep(Sweep):
         }
         at_a_time = self.check(configs)
         self._look()
-        self._began, self._runs = time.monotonic(), 0
-        self._known_before = sum(len(each.answers) for each in self.combinations)
-        self._gradients_before = self._stored_gradients()
+        self._began, self._runs, self._gradients = time.monotonic(), 0, 0
+        self._known = {
+            run_directory(each.configs[cell]): cell[0] * result.steps_run
+            for each in self.combinations
+            for cell, result in each.answers.items()
+        }
         self._say_beginning(at_a_time)
         with self.watched(configs):
             self.on_finished.insert(0, self._look)
@@ -176,7 +188,8 @@ class SearchSweep(Sweep):
 
     def _look(self) -> None:
         for each in self.combinations:
-            each.look()
+            with output_errors(Path(next(iter(each.configs.values())).output_dir)):
+                each.look()
 
     def _rounds(self) -> str | None:
         """Run them; what part of the budget is used up, if that is why they ended."""
@@ -184,36 +197,40 @@ class SearchSweep(Sweep):
         while unknown := self._unknown():
             if limit := self.budget.used_up(*self._spent()):
                 return limit
-            share = max(1, self._together() // len(unknown))
-            wanted = [(each, cell) for each in unknown for cell in each.propose(share)]
-            wanted = wanted[: self._runs_left()]
-            if not wanted:
-                break
+            wanted = self._dealt(unknown)[: self._runs_left()]
             number += 1
             self._say_round(number, wanted)
+            before = [_steps_to_go_on_from(each.configs[cell]) for each, cell in wanted]
             found = self.launch({each.jobs[cell]: each.configs[cell] for each, cell in wanted})
             self._runs += len(wanted)
-            for (each, cell), result in zip(wanted, found, strict=True):
+            for (each, cell), result, steps in zip(wanted, found, before, strict=True):
                 if has_failed(result):
-                    each.failed.add(cell)
+                    each.has_failed(cell)
+                if result is not None:
+                    self._gradients += cell[0] * max(0, result.steps_run - steps)
             self._look()
         return None
 
-    def _together(self) -> int:
-        """How many jobs run at the same time, here or on a cluster's machines."""
-        elsewhere: int = self.config.hydra.launcher.get("array_parallelism", 1)
-        return max(self.workers, elsewhere)
+    def _dealt(self, unknown: list[Combination]) -> list[tuple[Combination, Cell]]:
+        """As many runs as there are workers, in turns, and one of each combination at least.
+
+        Combinations that differ in the threshold have runs in common. The strictest comes first:
+        what it trains answers the others.
+        """
+        unknown = sorted(unknown, key=lambda each: each.threshold)
+        offers = [[(each, cell) for cell in each.propose(self.workers)] for each in unknown]
+        found: dict[Path, tuple[Combination, Cell]] = {}
+        for offer in filter(None, chain.from_iterable(zip_longest(*offers))):
+            found.setdefault(run_directory(offer[0].configs[offer[1]]), offer)
+        return list(found.values())[: max(self.workers, len(unknown))]
 
     def _unknown(self) -> list[Combination]:
-        return [each for each in self.combinations if not each.verdict().known]
-
-    def _stored_gradients(self) -> int:
-        return sum(each.gradients for each in self.combinations)
+        """Of which a further run would tell something."""
+        return [each for each in self.combinations if each.propose(1)]
 
     def _spent(self) -> tuple[int, int, float]:
         """Runs, gradients and hours, since the search was called."""
-        gradients = self._stored_gradients() - self._gradients_before
-        return self._runs, gradients, (time.monotonic() - self._began) / 3600
+        return self._runs, self._gradients, (time.monotonic() - self._began) / 3600
 
     def _runs_left(self) -> int | None:
         return self.budget.runs - self._runs if self.budget.runs is not None else None
@@ -223,8 +240,10 @@ class SearchSweep(Sweep):
         configs: dict[Job, DictConfig] = {}
         for each in self.combinations:
             for cell, job in each.jobs.items():
-                if cell in each.answers or cell in each.failed:
+                if cell in each.answers or cell in each.search.failed:
                     configs[job], found[job] = each.configs[cell], each.answers.get(cell)
+                if cell in each.answers:
+                    publish_answer(each.configs[cell])
         self.report(configs, list(found.values()))
         for each in self.combinations:
             say(f"{each.name}: {each.verdict().told}")
@@ -234,7 +253,7 @@ class SearchSweep(Sweep):
         say(f"The search took {self._spent_in_words()}; {self._known_in_words()}.")
         if limit is None and not any(run and run.steps is not None for run in found.values()):
             raise UserError(_nothing_reached(found.values()))
-        if any(each.failed for each in self.combinations):
+        if any(each.search.failed for each in self.combinations):
             raise SystemExit(1)
         return list(found.values())
 
@@ -262,10 +281,10 @@ class SearchSweep(Sweep):
         return ", ".join(f"{spent} of {most}" if most else spent for spent, most in told.items())
 
     def _known_in_words(self) -> str:
-        if not self._known_before:
+        if not self._known:
             return "nothing was known before"
-        runs = count_of(self._known_before, "run")
-        return f"{runs} and {self._gradients_before:,} gradients were known before"
+        runs = count_of(len(self._known), "run")
+        return f"{runs} and {sum(self._known.values()):,} gradients were known before"
 
 
 def _range_in_words(search: Search) -> str:
@@ -283,13 +302,22 @@ def _cells_in_words(each: Combination, cells: Sequence[Cell]) -> str:
     )
 
 
+def _steps_to_go_on_from(cfg: DictConfig) -> int:
+    """Those that a run need not make again."""
+    stored = stored_run(cfg)
+    goes_on = (run_directory(cfg) / CHECKPOINT).exists()
+    return stored.result.steps_run if stored is not None and goes_on else 0
+
+
 def _nothing_reached(found: Iterable[Result | None]) -> str:
     runs = [run for run in found if run is not None]
-    losses = [(run.loss, run.batch_size, run.variant) for run in runs if run.loss is not None]
+    if not runs:
+        return "every run of the search failed"
+    losses = [(run.loss, run.batch_size, run) for run in runs if run.loss is not None]
     if not losses:
         return "no run of the search has a loss that is finite"
-    loss, batch_size, variant = min(losses)
+    loss, batch_size, run = min(losses, key=lambda each: each[:2])
     return (
-        f"stop.loss={runs[0].threshold:g}: no run of the search reached it; the closest was "
-        f"{loss:.3g} at b = {batch_size} ({variant})"
+        f"stop.loss={run.threshold:g}: no run of the search reached it; the closest was "
+        f"{loss:.3g} at b = {batch_size} ({run.variant})"
     )

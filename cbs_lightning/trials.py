@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from statistics import fmean, median
 
+Cell = tuple[int, int]  # effective batch size, seed
+
 
 @dataclass(frozen=True)
 class Proposal:
@@ -98,6 +100,13 @@ class Bracket:
             [b for b in batch_sizes if low < b < best and low < nearest],
             [b for b in batch_sizes if best < b < high and furthest < high],
         ]
+
+
+def seeds_left(
+    batch_size: int, seeds: Iterable[int], failed: frozenset[Cell], run: Iterable[int] = ()
+) -> list[int]:
+    """Seeds that a batch size was not `run` with, and that it did not fail with."""
+    return [seed for seed in seeds if seed not in run and (batch_size, seed) not in failed]
 
 
 def points(trials: Iterable[Trial]) -> list[Point]:

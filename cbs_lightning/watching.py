@@ -49,9 +49,9 @@ class Watcher:
     """Looks at a board as long as its context lasts.
 
     `on_look` is called with the jobs several times a second. `on_finished` are called when more
-    jobs have finished, every few seconds at most, and at the end if there is news. All are called
-    from one thread, one after the other: a slow one delays the others. One that raises is told of
-    in a line the first time, and called again the next. Without anybody to call there is no thread.
+    jobs have finished, every few seconds at most, a slow one less often, and at the end if there is
+    news. All are called from one thread, one after the other. One that raises is told of in a line
+    the first time, and called again the next. Without anybody to call there is no thread.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class Watcher:
         self.on_finished = on_finished
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="cbs-watcher", daemon=True)
-        self._finished = 0
-        self._next_call = 0.0  # of on_finished
+        self._called_at: dict[Callable[[], None], int] = {}  # with so many finished
+        self._next_call: dict[Callable[[], None], float] = {}
         self._told_of: set[object] = set()
 
     def __enter__(self) -> None:
@@ -95,14 +95,15 @@ class Watcher:
         if self.on_look is not None:
             self._call(self.on_look, jobs)
         finished = sum(job.phase is Phase.FINISHED for job in jobs)
-        due = last or time.monotonic() >= self._next_call
-        if due and finished > self._finished:
-            self._finished = finished
+        for listener in self.on_finished:
             began = time.monotonic()
-            for listener in self.on_finished:
+            due = last or began >= self._next_call.get(listener, 0.0)
+            if due and finished > self._called_at.get(listener, 0):
+                self._called_at[listener] = finished
                 self._call(listener)
-            ended = time.monotonic()
-            self._next_call = ended + max(FINISHED_SECONDS, (ended - began) / LARGEST_SHARE)
+                ended = time.monotonic()
+                pause = max(FINISHED_SECONDS, (ended - began) / LARGEST_SHARE)
+                self._next_call[listener] = ended + pause
 
     def _call(self, listener: Callable[..., None], *arguments: object) -> None:
         try:

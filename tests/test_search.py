@@ -147,15 +147,20 @@ def test_abandoned_neighbours_make_b_star_known():
     trials += [Trial(8, 0, None, 301, 0.5), Trial(32, 0, None, 76, 0.4)]
     verdict = Search(SIZES).verdict(trials)
     assert verdict.known and verdict.batch_size == 16 and verdict.interval == (8, 32)
-    assert verdict.told == "b* = 16: b = 8, 32 did worse."
+    assert verdict.told == "b* = 16: b = 8, 32 did no better."
     assert Search(SIZES).propose(trials, 4) == []
 
 
 @pytest.mark.parametrize(
     ("steps", "best", "interval", "told"),
     [
-        ((100, 60, 50, 40, 35), 4, (0, 8), "b* = 4: b = 8 did worse. It is the smallest"),
-        ((900, 400, 150, 60, 20), 64, (32, math.inf), "b* = 64: b = 32 did worse. It is the lar"),
+        ((100, 60, 50, 40, 35), 4, (0, 8), "b* = 4: b = 8 did no better. It is the smallest"),
+        (
+            (900, 400, 150, 60, 20),
+            64,
+            (32, math.inf),
+            "b* = 64: b = 32 did no better. It is the l",
+        ),
     ],
 )
 def test_at_an_edge_b_star_may_lie_beyond(steps, best, interval, told):
