@@ -1,8 +1,6 @@
 """The benchmark measures what it says: who takes turns, what is compared, what a target means."""
 
 import ctypes
-import subprocess
-import sys
 from collections import Counter
 from itertools import product
 from pathlib import Path
@@ -11,14 +9,13 @@ import pytest
 import torch
 
 from benchmarks import ours, steps, throughput
-from benchmarks.alternatives import ALTERNATIVES, Alternative
+from benchmarks.alternatives import ALTERNATIVES, Alternative, memory_as_usual
 from benchmarks.growth import slope
 from benchmarks.images import DIGITS, PICTURES, EvenCIFAR10, EvenDigits
 from benchmarks.outcome import Finding, Spread, Target, Verdict
+from cbs_lightning.allocator import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, freed_memory_kept
 from cbs_lightning.data.loader import SAMPLES_PER_CHUNK
 from cbs_lightning.threads import cores
-
-ROOT = Path(__file__).parents[1]
 
 
 def test_a_quarter_of_all_combinations_is_balanced():
@@ -67,34 +64,22 @@ def test_where_all_cores_are_its_a_run_chooses_its_threads_and_others_have_them_
     assert set(threads["run"]) == {1} and set(threads["guests"]) == {2}
 
 
-FAULTS = """
-import resource, torch
-from benchmarks.alternatives import memory_as_usual
-from cbs_lightning.allocator import freed_memory_kept
-def faults():
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    blocks = [torch.ones(2**21) for _ in range(40)]
-    while blocks:
-        blocks.pop()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-def of_the_second_time():
-    faults()
-    return faults()
-print(of_the_second_time())
-with freed_memory_kept():
-    with memory_as_usual():
-        print(of_the_second_time())
-    print(of_the_second_time())
-"""
+def test_other_ways_to_train_have_memory_as_glibc_has_it(monkeypatch):
+    settings = {}
 
+    class Libc:
+        def mallopt(self, parameter: int, value: int) -> None:
+            settings[parameter] = value
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="needs glibc")
-def test_other_ways_to_train_have_memory_as_glibc_has_it():
-    """In a process of its own: how often memory is handed out depends on what came before."""
-    command = [sys.executable, "-c", FAULTS]
-    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
-    untouched, as_usual, kept = map(int, done.stdout.split())
-    assert as_usual == pytest.approx(untouched, rel=0.1) and kept < 0.1 * untouched
+        def malloc_trim(self, _: int) -> None: ...
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: Libc())
+    with freed_memory_kept():
+        kept = dict(settings)
+        with memory_as_usual():
+            # As glibc raises it, once blocks as large as it may be have been freed.
+            assert settings == kept | {M_TRIM_THRESHOLD: 2 * kept[M_MMAP_THRESHOLD]}
+        assert settings == kept
 
 
 def test_all_steps_do_the_same_work():

@@ -3,6 +3,7 @@
 import json
 import math
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -115,6 +116,29 @@ def test_what_cannot_be_printed_is_lost(tmp_path):
 )
 def test_the_time_left_for_a_sweep(jobs, workers, expected):
     assert sweep_seconds_left(jobs, workers) == expected
+
+
+def test_a_slow_listener_does_not_slow_others_down(tmp_path, monkeypatch):
+    monkeypatch.setattr(watching, "FINISHED_SECONDS", 0.01)
+    monkeypatch.setattr(watching, "LARGEST_SHARE", 1e-3)
+    board = Board(tmp_path)
+    board.plan([waiting(1), waiting(2), waiting(3)])
+    calls, called = {"slow": 0, "quick": 0}, threading.Event()
+
+    def slow():
+        calls["slow"] += 1
+        time.sleep(0.05)
+
+    def quick():
+        calls["quick"] += 1
+        called.set()
+
+    with Watcher(board, on_finished=[slow, quick]):
+        for job in (1, 2):
+            called.clear()
+            board.tell(job, phase=Phase.FINISHED, status=Status.REACHED)
+            assert called.wait(20)
+        assert calls == {"slow": 1, "quick": 2}
 
 
 def test_who_wants_to_know_of_finished_jobs_is_called(tmp_path, monkeypatch, capsys):

@@ -252,6 +252,38 @@ def test_what_it_cannot_search_is_refused(changed, told):
         Search(**({"batch_sizes": SIZES} | changed))
 
 
+# --- runs that failed -----------------------------------------------------------------------------
+
+
+def test_a_run_that_failed_is_not_proposed_but_its_batch_size_is_with_other_seeds():
+    policy = Search(SIZES[:3], seeds=(0, 1), failed=frozenset({(4, 0)}))
+    trials = [Trial(8, 0, 100, 100, 0.2), Trial(16, 0, 90, 90, 0.2)]
+    assert policy.propose(trials, 1) == [Proposal(4, 1)]
+    trials.append(Trial(4, 1, 400, 400, 0.2))
+    assert Proposal(4, 0) not in policy.propose(trials, 9)
+    assert policy.verdict(trials).batch_size == 8
+
+
+def test_one_seed_that_failed_does_not_cost_the_best_batch_size_its_place():
+    trials = [Trial(b, 0, k, k, 0.2) for b, k in ((8, 400), (16, 100), (32, 90))]
+    policy = Search((8, 16, 32), seeds=(0, 1), failed=frozenset({(16, 1)}))
+    assert policy.verdict(trials).batch_size == 16 and policy.propose(trials, 1) == []
+
+
+def test_a_batch_size_that_failed_with_every_seed_is_done_without():
+    failed = frozenset((8, seed) for seed in (0, 1))
+    policy = Search((4, 8, 16), seeds=(0, 1), failed=failed)
+    trials = [Trial(4, 0, 300, 300, 0.2), Trial(16, 0, 50, 50, 0.2)]
+    assert {each.batch_size for each in policy.propose(trials, 9)} <= {4, 16}
+    every = Search((4,), failed=frozenset({(4, 0)}))
+    assert every.propose([], 1) == [] and every.verdict([]).told == "Every run failed."
+
+
+def test_only_first_seeds_are_given_up():
+    policy = Search(SIZES, seeds=(3, 5))
+    assert policy.gives_up(3) and not policy.gives_up(5)
+
+
 # --- several seeds --------------------------------------------------------------------------------
 
 

@@ -5,13 +5,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
 import cbs_lightning.run
-from cbs_lightning import results
+from cbs_lightning import results, search_sweep
 from cbs_lightning.callbacks import TrajectoryRecorder
 from cbs_lightning.errors import UserError
 from cbs_lightning.figures.by_batch_size import ARROW, draw
@@ -257,6 +258,65 @@ def test_runs_of_a_grid_count(cli, tmp_path, trained):
     assert more.code == 0 and trained[before:] == []
 
 
+@pytest.mark.parametrize("loss", [1.0, 0.5])
+def test_results_answer_the_search_however_it_came_to_know(cli, tmp_path, loss):
+    """A looser threshold is answered by stored losses, a stricter one perhaps by giving up."""
+    assert cli(*GRID, "stop.loss=0.7", "batch_size=32,1024", f"output_dir={tmp_path}").code == 0
+    search = [*SEARCH, f"stop.loss={loss}", "batch_size=16,32,1024", f"output_dir={tmp_path}"]
+    outcome = cli(*search)
+    assert outcome.code == 0, outcome.err
+    results = [read_run(path.parent).result for path in tmp_path.glob("*/*/result.json")]
+    assert {result.threshold for result in results} == {loss}
+    assert {result.status for result in results} <= {Status.REACHED, Status.ABANDONED}
+    assert (Status.ABANDONED in {result.status for result in results}) == (loss == 0.5)
+    study, lines = read(tmp_path / "digits_tiny")
+    assert lines == [] and study.request.threshold == loss
+
+
+def test_gradients_are_counted_once_and_all_that_were_computed(cli, tmp_path, monkeypatch):
+    computed, batch_end = [], TrajectoryRecorder.on_train_batch_end
+
+    def counting(self, trainer, module, outputs, *rest):
+        computed.append(sum(outputs["size"]))
+        batch_end(self, trainer, module, outputs, *rest)
+
+    monkeypatch.setattr(TrajectoryRecorder, "on_train_batch_end", counting)
+    thresholds = "stop.loss=0.8,0.6"  # whose runs are the same
+    outcome = cli(*SEARCH, "batch_size=32,64,128", thresholds, f"output_dir={tmp_path}")
+    assert outcome.code == 0, outcome.err
+    told = re.search(r"^The search took (\d+) runs, ([\d,]+) gradients", outcome.out, re.M)
+    runs, gradients = int(told[1]), int(told[2].replace(",", ""))
+    assert runs == len(stored(tmp_path)) and "anew" not in outcome.out
+    assert sum(computed) <= gradients <= 1.1 * sum(computed)  # an epoch's last batch may be short
+    again = cli(*SEARCH, "batch_size=32,64,128", thresholds, f"output_dir={tmp_path}")
+    assert f"{runs} runs and {gradients:,} gradients were known before" in again.out
+
+
+def test_a_round_fills_the_workers_in_turns(monkeypatch):
+    monkeypatch.setattr(search_sweep, "run_directory", lambda cfg: cfg)
+    sweep = SearchSweep.__new__(SearchSweep)
+
+    def combination(name, threshold, *sizes):
+        cells = [(size, 0) for size in sizes]
+        return SimpleNamespace(
+            threshold=threshold,
+            propose=lambda count: cells[:count],
+            configs={cell: f"{name}{cell[0]}" for cell in cells},
+        )
+
+    def dealt(workers, *combinations):
+        sweep.workers = workers
+        return [each.configs[cell] for each, cell in sweep._dealt(list(combinations))]
+
+    many, one = combination("many", 0.2, 4, 8, 16), combination("one", 0.2, 4)
+    assert dealt(3, many, one) == ["many4", "one4", "many8"]
+    assert dealt(9, many, one) == ["many4", "one4", "many8", "many16"]
+    assert dealt(1, many, one) == ["many4", "one4"]
+    # What a stricter threshold trains answers a looser one.
+    loose, strict = combination("same", 0.5, 4, 8), combination("same", 0.1, 8, 16)
+    assert dealt(2, loose, strict) == ["same8", "same4"]
+
+
 def test_every_combination_of_the_other_keys_is_searched(cli, tmp_path):
     outcome = cli(
         *SEARCH, "batch_size=32,64,128", "optimizer.lr=0.1,0.03", "stop.loss=0.8,0.6",
@@ -425,6 +485,31 @@ def test_a_threshold_that_no_run_reaches(cli, tmp_path):
     )
 
 
+def test_a_budget_does_not_hide_that_no_run_can_reach_it(cli, tmp_path):
+    outcome = cli(
+        *SEARCH, "stop.loss=1e-9", "stop.max_epochs=1", "batch_size=256,512,1024",
+        "hydra.sweeper.budget.runs=2", f"output_dir={tmp_path}",
+    )  # fmt: skip
+    assert len(stored(tmp_path)) == 2  # the rest is further off
+    assert outcome.code == 1 and "budget is used up" not in outcome.out
+    assert outcome.err.startswith("error: stop.loss=1e-09: no run of the search reached it")
+
+
+def test_one_seed_that_failed_leaves_its_batch_size_in(cli, tmp_path, monkeypatch):
+    train = cbs_lightning.run.train
+
+    def fails(cfg, *rest):
+        if (cfg.batch_size, cfg.seed) == (32, 1):
+            raise RuntimeError("the roof fell in")
+        return train(cfg, *rest)
+
+    monkeypatch.setattr(cbs_lightning.run, "train", fails)
+    outcome = cli(*SEARCH, "batch_size=16,32,64", "seed=0,1,2", f"output_dir={tmp_path}")
+    assert outcome.code == 1
+    assert re.search(r"^adam lr=0.1: b\* = 32: ", outcome.out, re.MULTILINE)
+    assert ("adam lr=0.1", 32, 2) in stored(tmp_path)
+
+
 def test_a_failed_run_is_not_tried_for_ever(cli, tmp_path, monkeypatch):
     train, tried = cbs_lightning.run.train, []
 
@@ -467,6 +552,13 @@ def test_when_every_run_fails(cli, tmp_path, seed_1_fails):
         ),
         (["hydra.sweeper.smallest=1798"], "hydra.sweeper.smallest=1798: the data set has 1,797"),
         (["hydra.sweeper.octaves=0"], "hydra.sweeper.octaves=0: must be a number from 0.1 to 16"),
+        (["hydra.sweeper.octaves=2000"], "hydra.sweeper.octaves=2000: must be a number from 0.1"),
+        (["+hydra.sweeper.range=4"], "hydra.sweeper.range=4: no such key; allowed: hydra.sweeper"),
+        (
+            ["+hydra.sweeper.budget.days=4"],
+            "hydra.sweeper.budget.days=4: no such key; allowed: hydra.sweeper.budget.runs",
+        ),
+        (["lr_scaling=tuned"], "lr_scaling=tuned: needs a sweep over a grid"),
         (
             ["hydra.sweeper.octaves=fine"],
             "hydra.sweeper.octaves=fine: must be a number from",
@@ -497,6 +589,19 @@ def test_mistakes_take_one_line_and_leave_nothing(cli, tmp_path, overrides, told
     assert outcome.err.startswith(f"error: {told}"), outcome.err
     assert outcome.err.count("\n") == 1 and outcome.out == ""
     assert not output.exists()
+
+
+def test_an_output_directory_that_is_none_takes_one_line(cli, tmp_path):
+    (tmp_path / "file").touch()
+    outcome = cli(*SEARCH, f"output_dir={tmp_path / 'file'}")
+    assert outcome.code == 1 and outcome.err.count("\n") == 1
+    assert outcome.err.startswith(f"error: output_dir={tmp_path / 'file'}: Not a directory")
+
+
+def test_the_largest_is_held_against_the_smallest_that_is_named():
+    assert SearchSettings(largest=4).batch_sizes([1, 2, 3, 4, 5], 100) == [1, 2, 3, 4]
+    with pytest.raises(UserError, match=r"largest=2: must be above"):
+        SearchSettings(largest=2).batch_sizes(None, 100)
 
 
 def test_a_search_needs_m(cli, tmp_path):
