@@ -5,6 +5,7 @@ from collections.abc import Callable
 from omegaconf import DictConfig, OmegaConf
 
 from cbs_lightning.checks import check
+from cbs_lightning.config import one_spelling
 from cbs_lightning.errors import ConfigError
 from cbs_lightning.job_loader import Job
 from cbs_lightning.learning_rate import Scaling
@@ -35,16 +36,21 @@ def _tried(job: Job, compose: Callable[[Job], DictConfig]) -> dict[Job, DictConf
     plain = (*_without(job, SCALING), f"{SCALING}={Scaling.NONE}")
     cfg = compose(plain)
     check(cfg)
-    # As a person would type them, so that these are the same runs.
-    rates = [f"{cfg.optimizer.lr * factor:.12g}" for factor in cfg.lr_tuning]
+    rates = [_typed(cfg.optimizer.lr, factor) for factor in cfg.lr_tuning]
     jobs = [(*_without(plain, LR), f"{LR}={rate}") for rate in rates]
     return {each: compose(each) for each in jobs}
+
+
+def _typed(lr: float, factor: float) -> str:
+    """The product as a person would type it, or did, so that these are the same runs."""
+    rate = f"{lr * factor:.12g}"
+    return str(lr) if float(rate) == lr else rate
 
 
 def _what_is_run(cfg: DictConfig) -> str:
     """All but which rates it was one of."""
     keys = [str(key) for key in cfg if key != FACTORS]
-    return OmegaConf.to_yaml(OmegaConf.masked_copy(cfg, keys), sort_keys=True)
+    return one_spelling(OmegaConf.to_yaml(OmegaConf.masked_copy(cfg, keys), sort_keys=True))
 
 
 def _check_one_rate(jobs: list[Job]) -> None:
