@@ -140,13 +140,10 @@ def config_hash(cfg: DictConfig) -> str:
     for key, before in LATER_KEYS.items():
         if values[key] == before:
             del values[key]
-    canonical = one_spelling(json.dumps(values, sort_keys=True, default=str))
+    # 1 and 1.0 are one setting.
+    canonical = json.dumps(values, sort_keys=True, default=str)
+    canonical = re.sub(r"(?<=\d)\.0\b", "", canonical)
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
-
-
-def one_spelling(settings: str) -> str:
-    """1 and 1.0 are one setting."""
-    return re.sub(r"(?<=\d)\.0\b", "", settings)
 
 
 def _variant(cfg: DictConfig, names: Mapping[str, str], searchpath: list[str]) -> str:

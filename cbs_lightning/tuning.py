@@ -5,7 +5,6 @@ from collections.abc import Callable
 from omegaconf import DictConfig, OmegaConf
 
 from cbs_lightning.checks import check
-from cbs_lightning.config import one_spelling
 from cbs_lightning.errors import ConfigError
 from cbs_lightning.job_loader import Job
 from cbs_lightning.learning_rate import Scaling
@@ -50,7 +49,7 @@ def _typed(lr: float, factor: float) -> str:
 def _what_is_run(cfg: DictConfig) -> str:
     """All but which rates it was one of."""
     keys = [str(key) for key in cfg if key != FACTORS]
-    return one_spelling(OmegaConf.to_yaml(OmegaConf.masked_copy(cfg, keys), sort_keys=True))
+    return OmegaConf.to_yaml(OmegaConf.masked_copy(cfg, keys), sort_keys=True)
 
 
 def _check_one_rate(jobs: list[Job]) -> None:
