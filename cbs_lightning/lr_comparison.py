@@ -21,10 +21,10 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Tuned:
-    """At every batch size at which several learning rates were tried, the runs of the best one.
+    """At every batch size, the runs of the best of the learning rates that were tried there.
 
     That is the one whose runs missed the threshold least often, of those the one with the least
-    median SFO, and of equal ones the smallest.
+    median SFO, or where none reached it the one that came closest, and of equal ones the smallest.
     """
 
     variant: str  # without what it says of the learning rate
@@ -46,7 +46,7 @@ class Tuned:
 class LrComparison:
     """Curves that differ in how the learning rate moves with the batch size alone."""
 
-    variant: str  # as `Tuned` has it
+    variant: str  # without what it says of a scaling
     curves: dict[Scaling, Curve]
     tuned: Tuned | None
 
@@ -100,12 +100,12 @@ def lr_comparisons(curves: Iterable[Curve]) -> list[LrComparison]:
 
 
 def _of_one_threshold(curves: list[Curve]) -> list[LrComparison]:
-    tuned = {one.variant: one for one in tuned_curves(curves)}
     found: dict[str, dict[Scaling, Curve]] = {}
     for curve in curves:
         own = found.setdefault(_without(curve.variant, *SCALING_WORDS), {})
         if len(curve.points) > 1:
             own.setdefault(_scaling(curve), curve)
+    tuned = {variant: one for one in tuned_curves(curves) for variant in _beside(one, found)}
     for variant, one in tuned.items():
         found.setdefault(variant, {})[Scaling.TUNED] = one.curve
     return [
@@ -115,8 +115,26 @@ def _of_one_threshold(curves: list[Curve]) -> list[LrComparison]:
     ]
 
 
+def _beside(tuned: Tuned, found: dict[str, dict[Scaling, Curve]]) -> list[str]:
+    """The variants that it is compared with: those that differ in the learning rate alone, and
+    have a scaled or the optimizer's own; else the best fixed one; else none, and it is alone.
+    """
+    own = [each for each, one in found.items() if one and _without(each, LR_WORD) == tuned.variant]
+    chosen = [each for each in own if each == tuned.variant or {*found[each]} != {Scaling.NONE}]
+    if chosen or not own:
+        return chosen or [tuned.variant]
+    return [min(own, key=lambda each: _least_sfo(found[each][Scaling.NONE]))]
+
+
+def _least_sfo(curve: Curve) -> float:
+    return (curve.best.sfo if curve.best else None) or math.inf
+
+
 def tuned_curves(curves: Iterable[Curve]) -> list[Tuned]:
-    """Of curves that differ in a fixed learning rate alone, at two or more batch sizes."""
+    """Of curves that differ in a fixed learning rate alone, at two or more batch sizes.
+
+    A tuned one has all batch sizes of such curves, also those at which one rate alone was tried.
+    """
     fixed = [curve for curve in curves if _scaling(curve) is Scaling.NONE]
 
     def family(curve: Curve) -> tuple[str, float, str]:
@@ -130,11 +148,10 @@ def tuned_curves(curves: Iterable[Curve]) -> list[Tuned]:
             key=lambda point: (point.batch_size, lr_of(point)),
         )
         at = {b: list(same) for b, same in groupby(points, lambda point: point.batch_size)}
-        at = {b: same for b, same in at.items() if len(same) > 1}
-        if len(at) > 1:
+        tried = {b: tuple(dict.fromkeys(map(lr_of, same))) for b, same in at.items()}
+        if sum(len(rates) > 1 for rates in tried.values()) > 1:
             best = tuple(min(same, key=_cost) for same in at.values())
             curve = replace(members[0], variant=f"{variant} lr tuned", points=best)
-            tried = {b: tuple(map(lr_of, same)) for b, same in at.items()}
             found.append(Tuned(variant, curve, tried))
     return found
 
@@ -149,7 +166,9 @@ def lr_of(point: Point) -> float:
 
 def _cost(point: Point) -> tuple[float, float]:
     missed = len(point.missed) / (len(point.missed) + len(point.reached))
-    return missed, point.sfo if point.sfo is not None else math.inf
+    if point.sfo is not None:
+        return missed, point.sfo
+    return missed, min((run.loss for run in point.runs if run.loss is not None), default=math.inf)
 
 
 def _scaling(curve: Curve) -> Scaling:

@@ -35,10 +35,15 @@ def _tried(job: Job, compose: Callable[[Job], DictConfig]) -> dict[Job, DictConf
     plain = (*_without(job, SCALING), f"{SCALING}={Scaling.NONE}")
     cfg = compose(plain)
     check(cfg)
-    # As a person would type them, so that these are the same runs.
-    rates = [f"{cfg.optimizer.lr * factor:.12g}" for factor in cfg.lr_tuning]
+    rates = [_typed(cfg.optimizer.lr, factor) for factor in cfg.lr_tuning]
     jobs = [(*_without(plain, LR), f"{LR}={rate}") for rate in rates]
     return {each: compose(each) for each in jobs}
+
+
+def _typed(lr: float, factor: float) -> str:
+    """The product as a person would type it, or did, so that these are the same runs."""
+    rate = f"{lr * factor:.12g}"
+    return str(lr) if float(rate) == lr else rate
 
 
 def _what_is_run(cfg: DictConfig) -> str:

@@ -13,15 +13,17 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from cbs_lightning import results
 from cbs_lightning.config import compose, config_hash
+from cbs_lightning.curves import Curve
 from cbs_lightning.figures import write_study
 from cbs_lightning.figures.study import drawn
 from cbs_lightning.hyperparameters import hyperparameter_panels
 from cbs_lightning.learning_rate import Scaling, learning_rate
-from cbs_lightning.lr_comparison import tuned_curves
-from cbs_lightning.results import read_run
+from cbs_lightning.lr_comparison import lr_comparisons, lr_of, tuned_curves
+from cbs_lightning.results import Status, read_run
 from cbs_lightning.run import run, run_directory
 from cbs_lightning.study import read
 from cbs_lightning.summary import write_summary
+from cbs_lightning.tuning import expanded
 from tests.conftest import TINY
 from tests.studies import make_run
 from tests.test_restart import assert_same_runs
@@ -210,6 +212,15 @@ def test_tuning_tries_each_rate_and_trains_nothing_twice(cli, tmp_path):
     assert again.out.count("known already") == 4 and again.out.startswith("6 jobs")
 
 
+@pytest.mark.parametrize("scalings", [("none", "tuned"), ("tuned", "none")])
+@pytest.mark.parametrize(("typed", "factors"), [("1.0", "[1,3]"), ("1", "[1.0,3.0]")])
+def test_a_rate_is_tried_once_however_it_is_spelled(scalings, typed, factors):
+    shared = ("optimizer=sgd", f"optimizer.lr={typed}", f"lr_tuning={factors}")
+    jobs = [(*shared, f"lr_scaling={scaling}") for scaling in scalings]
+    found = expanded({job: compose(list(job)) for job in jobs}, lambda job: compose(list(job)))
+    assert [cfg.names.variant for cfg in found.values()] == [f"sgd lr={typed}", "sgd lr=3"]
+
+
 def made(study: Path, batch_size: int, epochs: int, **settings) -> None:
     """A run of adam with a learning rate, a scaling and a seed; `epochs` is its SFO in thousands,
     a little more where b does not divide it. None: not reached."""
@@ -269,6 +280,75 @@ def test_a_tuned_curve_needs_several_rates_at_several_batch_sizes(study):
         if curve.variant.startswith("adam lr=")
     ]
     assert tuned_curves(fixed) == [] and tuned_curves([*fixed, *others]) == []
+    assert (
+        tuned_curves([*fixed, *(replace(curve, variant="adam lr=1e-3") for curve in fixed)]) == []
+    )
+
+
+@pytest.fixture
+def rate_curves(study) -> list[Curve]:
+    """Those of the rates 0.0003, 0.001 and 0.003."""
+    found, _ = read(study)
+    by_variant = {curve.variant: curve for curve in found.curves}
+    return [by_variant[variant] for variant in ("adam lr=0.0003", "adam", "adam lr=0.003")]
+
+
+def test_a_tuned_curve_has_batch_sizes_of_one_rate_as_well(rate_curves):
+    """As a search leaves them, in which each rate visits batch sizes of its own."""
+    low, middle, high = rate_curves
+    (tuned,) = tuned_curves([
+        replace(low, points=low.points[1:3]),
+        replace(middle, points=middle.points[:3]),
+        replace(high, points=high.points[1:]),
+    ])  # fmt: skip
+    all_three = (3e-4, 1e-3, 3e-3)
+    assert tuned.tried == {4: (1e-3,), 8: all_three, 20: all_three, 40: (3e-3,)}
+    assert tuned.chosen == {4: 1e-3, 8: 1e-3, 20: 3e-3, 40: 3e-3}
+    assert tuned.at_edge == [4, 20, 40]
+
+
+def test_where_no_rate_reached_the_closest_is_the_best(rate_curves):
+    missed = [
+        with_runs(curve, status=Status.EXHAUSTED, steps=None, sfo=None, loss=loss)
+        for curve, loss in zip(rate_curves, (2.2, 2.0, None), strict=True)
+    ]
+    (tuned,) = tuned_curves(missed)
+    assert [lr_of(point) for point in tuned.curve.points] == [1e-3] * 4 and tuned.chosen == {}
+
+
+def test_of_equal_rates_the_smallest_is_the_best(rate_curves):
+    """Wherever their losses were when they reached it."""
+    equal = [
+        with_runs(curve, status=Status.REACHED, steps=100, sfo=1000, loss=loss)
+        for curve, loss in zip(rate_curves, (0.9, 0.8, 0.7), strict=True)
+    ]
+    (tuned,) = tuned_curves(equal)
+    assert set(tuned.chosen.values()) == {3e-4}
+
+
+def with_runs(curve: Curve, **values) -> Curve:
+    points = [
+        replace(point, runs=tuple(replace(run, **values) for run in point.runs))
+        for point in curve.points
+    ]
+    return replace(curve, points=tuple(points))
+
+
+def test_tuned_rates_are_compared_with_those_of_the_rate_that_was_swept(study):
+    """Also where that is not the optimizer's own: here 0.001 stands for another."""
+    found, _ = read(study)
+    names = {"adam": "adam lr=0.001", "adam lr_scaling=sqrt": "adam lr=0.001 lr_scaling=sqrt"}
+    curves = [
+        replace(curve, variant=names.get(curve.variant, curve.variant)) for curve in found.curves
+    ]
+    (compared,) = lr_comparisons(curves)
+    assert compared.variant == "adam lr=0.001"
+    assert list(compared.curves) == [Scaling.NONE, Scaling.SQRT, Scaling.TUNED]
+    (own,) = found.lr_comparisons
+    assert compared.as_json() | {"variant": "adam"} == own.as_json()
+    fixed = [curve for curve in curves if "lr_scaling" not in curve.variant]
+    (compared,) = lr_comparisons(fixed)
+    assert compared.variant == "adam lr=0.003" and compared.curves[Scaling.NONE].best.sfo == 3000
 
 
 def test_the_answer_says_what_is_owed_to_the_fixed_rate(study):
