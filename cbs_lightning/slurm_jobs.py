@@ -29,8 +29,8 @@ FORGOTTEN = Queued("no longer known")
 OVER = {*slurm.ENDED, FORGOTTEN.state}
 # How reasons begin for which a job may wait for ever, or until somebody does something.
 TELLING = (
-    "Account", "Assoc", "BadConstraints", "DependencyNeverSatisfied", "JobHeld", "Partition", "QOS",
-    "ReqNodeNotAvail", "launch failed",
+    "Account", "Assoc", "BadConstraints", "DependencyNeverSatisfied", "JobHeld", "Nodes required",
+    "Partition", "QOS", "ReqNodeNotAvail", "launch failed",
 )  # fmt: skip
 PATIENCE = 15.0  # seconds in which what a job has left is to be seen on another machine
 
@@ -171,7 +171,7 @@ def _tell_reasons(jobs: Sequence[RunJob], queue: dict[str, Queued], told: set[st
     waiting: dict[str, list[RunJob]] = {}
     for job in jobs:
         if (seen := job.seen(queue)).state == PENDING:
-            reason, *_ = seen.reason.split(",")  # a list of nodes may follow
+            reason, *_ = seen.reason.split(",")  # details may follow
             waiting.setdefault(reason, []).append(job)
     for reason in sorted(waiting.keys() - told):
         if reason.startswith(TELLING):
