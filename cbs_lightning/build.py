@@ -7,7 +7,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from cbs_lightning.choices import AUTO
+from cbs_lightning.choices import AUTO, at_a_time_here
 from cbs_lightning.data import ImageDataModule
 from cbs_lightning.errors import ConfigError
 from cbs_lightning.learning_rate import learning_rate
@@ -23,7 +23,7 @@ def build_model(cfg: DictConfig, data: ImageDataModule, device: torch.device) ->
     if cfg.micro_batch_size == AUTO:
         height, width, channels = data.split.train.pixels.shape[1:]
         image = (channels, height, width)
-        workers = cfg.sweep.workers or 1
+        workers = at_a_time_here(cfg.sweep)
         cfg.micro_batch_size = automatic_slice(model, device, image, batch_size, workers)
         model.micro_batch_size = cfg.micro_batch_size
         chosen = f"slices of {cfg.micro_batch_size}" if cfg.micro_batch_size else "the whole batch"

@@ -28,7 +28,12 @@ def resolve(
     elif stored is not None and stored.result.steps_run:
         threads, slice_size = stored.result.threads, stored.result.micro_batch_size
     if cfg.threads is None:
-        share = fair_share(1 if cfg.sweep.elsewhere else cfg.sweep.workers or 1)
+        share = fair_share(at_a_time_here(cfg.sweep))
         cfg.threads = threads or (useful(share, operations_of_step()) if share > 1 else 1)
     if cfg.micro_batch_size == AUTO:
         cfg.micro_batch_size = slice_size
+
+
+def at_a_time_here(sweep: DictConfig) -> int:
+    """How many of a sweep's jobs share a machine's cores and memory."""
+    return 1 if sweep.elsewhere else sweep.workers or 1

@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from cbs_lightning import frameworks
 from cbs_lightning.board import Phase, printing_beside_table, tell
-from cbs_lightning.config import complete, compose
+from cbs_lightning.config import BASIC, complete, compose
 from cbs_lightning.errors import UserError
 from cbs_lightning.locks import BusyError
 from cbs_lightning.results import ERROR, Result, Status
@@ -49,7 +49,7 @@ def _run_job(cfg: DictConfig, stop_file: Path | None) -> Result | UserError | No
     tell(cfg, phase=Phase.RUNNING, began=time.time())
     try:
         completed = complete(cfg, HydraConfig.get())
-        _check_sweeper(completed)
+        _check_alone(completed)
     except UserError as error:
         sys.exit(f"error: {error}")
     # Only now, so that a mistake that Hydra finds is told at once.
@@ -87,11 +87,15 @@ def _run_job(cfg: DictConfig, stop_file: Path | None) -> Result | UserError | No
     return UserError(reason)
 
 
-def _check_sweeper(cfg: DictConfig) -> None:
-    """A search is not what a run of its own is."""
-    sweeper = HydraConfig.get().runtime.choices["hydra/sweeper"]
-    if sweeper == SEARCH and not cfg.sweep.jobs:
-        raise UserError(f"hydra/sweeper={sweeper}: a search needs -m")
+def _check_alone(cfg: DictConfig) -> None:
+    """A run of its own is no search, and no launcher's."""
+    if cfg.sweep.jobs:
+        return
+    choices = HydraConfig.get().runtime.choices
+    if choices["hydra/sweeper"] == SEARCH:
+        raise UserError(f"hydra/sweeper={SEARCH}: a search needs -m")
+    if (launcher := choices["hydra/launcher"]) != BASIC:
+        raise UserError(f"hydra/launcher={launcher}: a launcher needs -m")
 
 
 @contextmanager

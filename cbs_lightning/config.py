@@ -21,6 +21,7 @@ from cbs_lightning.repeat import repeated
 
 CONF_DIR = Path(__file__).parents[1] / "conf"
 GROUPS = ("data", "model", "optimizer")
+BASIC = "basic"  # Hydra's own launcher, which runs one job after the other
 # What decides a run's losses. Everything else of the trainer's settings does too, but these:
 LOSS_KEYS = (
     *GROUPS, "batch_size", "micro_batch_size", "compile", "seed",

@@ -78,7 +78,7 @@ def _first_free(sweep: DictConfig) -> tuple[int, FileLock]:
     """There is one, but for the moment in which a killed process dies."""
     while True:
         for slot in range(sweep.workers):
-            lock = FileLock(Path(sweep.slots) / str(slot))
+            lock = FileLock(Path(sweep.slots) / str(slot), fallback_to_soft=False)
             try:
                 lock.acquire(blocking=False)
             except Timeout:

@@ -8,13 +8,15 @@ from omegaconf import DictConfig, OmegaConf
 
 from cbs_lightning import slurm
 from cbs_lightning.choices import AUTO
+from cbs_lightning.config import BASIC
 from cbs_lightning.errors import ConfigError
 from cbs_lightning.jobs import AtATime, automatic, gpus_of
 from cbs_lightning.threads import cores
 
 WIDTHS = ("n_jobs", "array_parallelism")  # what launchers call it
 SLURM = "hydra_plugins.cbs_slurm_launcher.SlurmLauncher"
-BASIC = "basic"  # Hydra's own, which runs one job after the other
+SUBMITIT_SLURM = "hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher"
+ONE_BY_ONE = ("BasicLauncher", "LocalLauncher")  # Hydra's own and submitit's without a cluster
 
 
 def chosen(config: DictConfig, jobs: Sequence[DictConfig]) -> AtATime:
@@ -25,8 +27,7 @@ def chosen(config: DictConfig, jobs: Sequence[DictConfig]) -> AtATime:
             raise ConfigError(key, ",".join(values), "a sweep has one value of it")
     asked = jobs[0].jobs
     if _names_launcher(config):
-        if config.hydra.launcher.get("_target_") == SLURM:
-            slurm.check(config.hydra.launcher, len(jobs))
+        _check_slurm(config.hydra, len(jobs))
         found = _as_launcher_says(config.hydra, asked)
     else:
         found = automatic(jobs) if asked == AUTO else AtATime(asked, f"jobs={asked}")
@@ -63,15 +64,22 @@ def _names_launcher(config: DictConfig) -> bool:
     return typed or bool(config.hydra.runtime.choices["hydra/launcher"] != BASIC)
 
 
+def _check_slurm(hydra: DictConfig, jobs: int) -> None:
+    name, target = hydra.runtime.choices["hydra/launcher"], hydra.launcher.get("_target_")
+    if target == SLURM:
+        slurm.check(name, hydra.launcher, jobs)
+    elif target == SUBMITIT_SLURM:
+        slurm.check_programs(name)
+
+
 def _as_launcher_says(hydra: DictConfig, asked: int | str) -> AtATime:
     name = hydra.runtime.choices["hydra/launcher"]
     if (key := _width_key(hydra)) is None:
         if asked not in (AUTO, 1):
             reason = f"hydra/launcher={name} has settings of its own; allowed with it: auto"
             raise ConfigError("jobs", asked, reason)
-        return AtATime(
-            1, f"hydra/launcher={BASIC}" if name == BASIC else f"in each process of {name}"
-        )
+        alone = str(hydra.launcher.get("_target_")).endswith(ONE_BY_ONE)
+        return AtATime(1, f"hydra/launcher={name}" if alone else f"in each process of {name}")
     width, width_key = hydra.launcher[key], f"hydra.launcher.{key}"
     if not isinstance(width, int) or width == 0:
         raise ConfigError(width_key, width, "must be a whole number, not 0")

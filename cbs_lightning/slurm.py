@@ -4,13 +4,14 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
 
 from cbs_lightning.errors import ConfigError, UserError
+from cbs_lightning.wording import say
 
 if TYPE_CHECKING:
     from submitit import SlurmExecutor
@@ -25,14 +26,26 @@ LEAST = {
 ALONE = ("nodes", "tasks_per_node")
 OF_LAUNCHER = ("_target_", "submitit_folder", "max_num_timeout")  # the others are of a job
 SECONDS = 60  # that SLURM has to answer in
+# How sbatch --test-only says that no node can have a job now; sbatch may put it into the queue
+# nevertheless, but not if it calls a setting invalid.
+UNPLACED, INVALID = "allocation failure: ", "Invalid"
 ENDED = {
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
     "PREEMPTED", "REVOKED", "TIMEOUT",
 }  # fmt: skip
 
 
-def check(settings: Mapping[str, Any], jobs: int) -> None:
-    """Raise `UserError` unless SLURM would take an array of so many jobs; submits nothing."""
+@dataclass(frozen=True)
+class Queued:
+    """A job as SLURM has it: its state, why it waits if it does, and what was given to sbatch."""
+
+    state: str
+    reason: str = "None"
+    script: str = ""
+
+
+def check(launcher: str, settings: Mapping[str, Any], jobs: int) -> None:
+    """Raise `UserError` where SLURM would never take an array of so many jobs; submits nothing."""
     for key, least in LEAST.items():
         value = settings[key]
         if value is not None and value < least:
@@ -40,19 +53,27 @@ def check(settings: Mapping[str, Any], jobs: int) -> None:
     for key in ALONE:
         if settings[key] != 1:
             raise ConfigError(f"{KEY}.{key}", settings[key], "a run has 1 device, so 1 process")
-    if settings["signal_delay_s"] >= 60 * settings["timeout_min"]:
-        allowed = f"must be less than {KEY}.timeout_min={settings['timeout_min']}, in seconds"
+    if settings["signal_delay_s"] > (most := _most_delay(settings["timeout_min"])):
+        allowed = f"must be <= {most} where {KEY}.timeout_min={settings['timeout_min']}"
         raise ConfigError(f"{KEY}.signal_delay_s", settings["signal_delay_s"], allowed)
-    if shutil.which("sbatch") is None or shutil.which("srun") is None:
-        reason = "there is no sbatch here; run it where SLURM is, such as a cluster's login node"
-        raise ConfigError("hydra/launcher", "slurm", reason)
+    check_programs(launcher)
+    queue()
     submission = executor(settings, Path())
     submission.parameters["map_count"] = jobs
     try:
         _asked("sbatch", "--test-only", text=submission._make_submission_file_text("true", ""))
     except _RefusedError as refused:
         _check_partition(settings["partition"])
-        raise UserError(f"{KEY}: sbatch refuses these settings: {refused}") from refused
+        _check_cores(settings["partition"], settings["cpus_per_task"])
+        if UNPLACED not in str(refused) or INVALID in str(refused):
+            raise UserError(f"{KEY}: sbatch refuses these settings: {refused}") from refused
+        say(f"warning: SLURM has no place for these jobs at the moment: {refused}")
+
+
+def check_programs(launcher: str) -> None:
+    if shutil.which("sbatch") is None or shutil.which("srun") is None:
+        reason = "there is no sbatch here; run it where SLURM is, such as a cluster's login node"
+        raise ConfigError("hydra/launcher", launcher, reason)
 
 
 def executor(settings: Mapping[str, Any], folder: Path) -> "SlurmExecutor":
@@ -79,18 +100,28 @@ def executor(settings: Mapping[str, Any], folder: Path) -> "SlurmExecutor":
     return made._executor
 
 
-def states() -> dict[str, str]:
-    """Of this user's jobs, by their ids, those that ended lately included.
+def queue() -> dict[str, Queued]:
+    """This user's jobs, by their ids, those that ended lately included.
 
     Raises `UserError` where SLURM does not answer.
     """
     try:
         lines = _asked(
-            "squeue", "--me", "--array", "--states=all", "--noheader", "--format=%i %T"
+            "squeue", "--me", "--array", "--states=all", "--noheader", "--format=%i|%T|%r|%o"
         ).splitlines()
     except _RefusedError as refused:
         raise UserError(f"squeue: {refused}") from refused
-    return dict(line.split(maxsplit=1) for line in lines)
+    jobs = (line.split("|", maxsplit=3) for line in lines)
+    return {job_id: Queued(*details) for job_id, *details in jobs}
+
+
+def _most_delay(minutes: int) -> int:
+    """Seconds, with which submitit still takes a warning for that of a time-out.
+
+    That is so in the last fifth of the time, or its last ten minutes. SLURM may send it one minute
+    early, and submitit begins to count late.
+    """
+    return min(60 * minutes - 1, max(12 * minutes, 600) - 120)
 
 
 def _check_partition(partition: str | None) -> None:
@@ -103,6 +134,16 @@ def _check_partition(partition: str | None) -> None:
     if missing := set(partition.split(",")) - there:
         allowed = f"no such partition; allowed: {', '.join(sorted(there))}"
         raise ConfigError(f"{KEY}.partition", ",".join(sorted(missing)), allowed)
+
+
+def _check_cores(partition: str | None, cores: int | None) -> None:
+    of_partition = [] if partition is None else [f"--partition={partition}"]
+    try:
+        told = _asked("sinfo", "--Node", "--noheader", "--format=%c", *of_partition).split()
+    except _RefusedError:
+        return
+    if told and cores is not None and cores > (most := max(map(int, told))):
+        raise ConfigError(f"{KEY}.cpus_per_task", cores, f"no node has so many; allowed: <= {most}")
 
 
 class _RefusedError(Exception):

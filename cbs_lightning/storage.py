@@ -14,8 +14,7 @@ def write_atomically(path: Path, content: bytes, *, previous: Path | None = None
     The old content is kept as `previous`, if that is given, and lost only after the new content
     has reached the disk.
     """
-    # On a disk that several machines see, a process is not known by its number alone.
-    scratch = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}{SCRATCH}")
+    scratch = scratch_of(path)
     try:
         with scratch.open("wb") as file:
             file.write(content)
@@ -27,6 +26,14 @@ def write_atomically(path: Path, content: bytes, *, previous: Path | None = None
         _flush_names(path.parent)
     finally:
         scratch.unlink(missing_ok=True)
+
+
+def scratch_of(path: Path) -> Path:
+    """Beside it, where only this process writes.
+
+    On a disk that several machines see, a process is not known by its number alone.
+    """
+    return path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}{SCRATCH}")
 
 
 def set_aside(path: Path) -> Path:

@@ -22,7 +22,7 @@ from cbs_lightning.errors import UserError, output_errors
 from cbs_lightning.gpus import disagreement, slot_directory
 from cbs_lightning.job_loader import Job
 from cbs_lightning.jobs import AtATime
-from cbs_lightning.launching import chosen, elsewhere, with_launcher
+from cbs_lightning.launching import ONE_BY_ONE, chosen, elsewhere, with_launcher
 from cbs_lightning.live_sweep import LiveSweep
 from cbs_lightning.locks import BusyError
 from cbs_lightning.results import Result, Status
@@ -151,8 +151,8 @@ class Sweep:
         overrides = {job: [*job, *_overrides("sweep", parts[job])] for job in jobs}
         found: dict[Job, Any] = {}
         batches = [(list(jobs), False)]
-        if type(launcher).__name__ == "BasicLauncher":  # Hydra may hold another copy of the class
-            # One by one, since what it returns holds the configurations of all that it ran.
+        if type(launcher).__name__ in ONE_BY_ONE:  # Hydra may hold another copy of the class
+            # The first returns the configurations of all that it ran, the second runs all at once.
             batches = [([job], False) for job in jobs]
         while batches:
             batch, wait = batches.pop(0)

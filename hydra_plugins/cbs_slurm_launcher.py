@@ -3,8 +3,10 @@
 Hydra imports it for a run of its own as well, so that nothing here may take long to import.
 """
 
+import io
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +16,14 @@ from hydra_plugins.hydra_submitit_launcher.submitit_launcher import BaseSubmitit
 
 from cbs_lightning import slurm
 from cbs_lightning.config import complete
-from cbs_lightning.errors import UserError
-from cbs_lightning.signals import hand_over, held_back
+from cbs_lightning.errors import ConfigError, UserError
+from cbs_lightning.signals import TO_STOP, hand_over, held_back
 from cbs_lightning.wording import count_of, say
 
 if TYPE_CHECKING:
     from cbs_lightning.slurm_jobs import RunJob
+
+TOLD = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # how a run exits that was told to stop
 
 
 class SlurmLauncher(BaseSubmititLauncher):  # type: ignore[misc]
@@ -36,8 +40,8 @@ class SlurmLauncher(BaseSubmititLauncher):  # type: ignore[misc]
         try:
             returned: JobReturn = super().__call__(*arguments)
             return returned
-        except SystemExit as ended:
-            told = ended.code in (128 + signal.SIGINT, 128 + signal.SIGTERM)
+        except (SystemExit, KeyboardInterrupt) as ended:
+            told = isinstance(ended, KeyboardInterrupt) or ended.code in TOLD
             if told and _has_only_been_told():
                 hand_over(signal.SIGUSR2)
             raise
@@ -50,15 +54,15 @@ class SlurmLauncher(BaseSubmititLauncher):  # type: ignore[misc]
         jobs = [self._run_job(list(overrides)) for overrides in job_overrides]
         left = jobs
         while left:
-            states = slurm.states()
+            queue = slurm_jobs.patient_queue()
             for job in left:
-                job.find(states)
+                job.find(queue)
             if earlier := [job for job in left if job.earlier]:
                 told = count_of(len(earlier), "job")
                 say(f"{told} in SLURM's queue already: {slurm_jobs.ids(earlier)}")
             try:
                 if new := [job for job in left if not job.earlier]:
-                    with held_back():
+                    with held_back(), _kept_from_programs():
                         self._submit(new, initial_job_idx)
                 slurm_jobs.wait(left)
             except (KeyboardInterrupt, SystemExit):
@@ -88,13 +92,27 @@ class SlurmLauncher(BaseSubmititLauncher):  # type: ignore[misc]
         ]
         try:
             executor = slurm.executor(self.params, Path(folder))
-            submitted = executor.map_array(self, *zip(*arguments, strict=True))
+            with redirect_stderr(io.StringIO()):  # submitit prints what it raises as well
+                submitted = executor.map_array(self, *zip(*arguments, strict=True))
         except RuntimeError as error:  # of submitit's, with what sbatch said
-            raise UserError(f"sbatch: {' '.join(str(error).split())}") from error
+            said = " ".join((str(error) or str(error.__cause__)).split())
+            raise UserError(f"sbatch: {said.removeprefix('sbatch: error: ')}") from error
+        except OSError as error:
+            raise ConfigError(f"{slurm.KEY}.submitit_folder", folder, str(error)) from error
         for job, handle in zip(jobs, submitted, strict=True):
             job.submitted(handle)
         ids = ", ".join(dict.fromkeys(handle.job_id.partition("_")[0] for handle in submitted))
         say(f"submitted as {ids}; logs: {jobs[0].log.with_name('<run>.log')}")
+
+
+@contextmanager
+def _kept_from_programs() -> Iterator[None]:
+    """Programs that start meanwhile do not get the signals that a terminal sends to all."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, TO_STOP)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _has_only_been_told() -> bool:
@@ -102,6 +120,7 @@ def _has_only_been_told() -> bool:
     from submitit import JobEnvironment
 
     try:
-        return slurm.states().get(JobEnvironment().job_id) == "RUNNING"
+        found = slurm.queue().get(JobEnvironment().job_id)
     except UserError:
         return False
+    return found is not None and found.state == "RUNNING"

@@ -168,8 +168,10 @@ def test_a_launcher_that_is_named_decides(machine):
     assert chosen(sweep_with("basic"), configs("jobs=auto")).runs == 8
     assert chosen(sweep_with("basic"), configs("jobs=3")).runs == 3
     assert chosen(sweep_with("basic"), configs("jobs=30")).runs == 10
-    typed = sweep_with("basic", "hydra/launcher=basic")
+    typed = sweep_with("basic", "hydra/launcher=basic", _target_="somewhere.BasicLauncher")
     assert str(chosen(typed, configs("jobs=auto"))) == "1 at a time (hydra/launcher=basic)"
+    local = sweep_with("submitit_local", _target_="somewhere.LocalLauncher")
+    assert str(chosen(local, configs("jobs=1"))) == "1 at a time (hydra/launcher=submitit_local)"
     joblib = sweep_with("joblib", "hydra.launcher.n_jobs=4", n_jobs=4)
     assert str(chosen(joblib, configs("jobs=auto"))) == "4 at a time (hydra.launcher.n_jobs=4)"
     assert chosen(joblib, configs("jobs=4")).runs == 4

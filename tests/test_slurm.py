@@ -170,10 +170,7 @@ def test_a_run_that_is_preempted_goes_on(environment, tmp_path, cli):
     ("argument", "parts"),
     [
         ("partition=nowhere", ["hydra.launcher.partition=nowhere", "allowed: main, urgent"]),
-        (
-            "cpus_per_task=1000",
-            ["hydra.launcher: sbatch refuses", "is not available"],
-        ),
+        ("cpus_per_task=1000", ["hydra.launcher.cpus_per_task=1000", f"allowed: <= {CPUS}"]),
         ("gpus_per_node=1", ["hydra.launcher: sbatch refuses", "gres"]),
     ],
 )
@@ -182,11 +179,28 @@ def test_what_slurm_would_not_take_is_not_submitted(
 ):
     monkeypatch.setenv("SLURM_CONF", environment["SLURM_CONF"])
     output_dir = tmp_path / "out"
+    queue = ["squeue", "--noheader", "--array", "--states=all", "--format=%i"]
+    before = subprocess.check_output(queue, env=os.environ)
     jobs = ("seed=0,1", f"output_dir={output_dir}")
     outcome = cli("-m", *TINY, *jobs, *SLURM, f"hydra.launcher.{argument}")
     assert_one_clear_line(outcome, parts, output_dir)
-    queue = ["squeue", "--noheader", "--name=cbs_lightning", "--states=PENDING"]
-    assert subprocess.check_output(queue, env=os.environ) == b""
+    assert not set(subprocess.check_output(queue, env=os.environ).split()) - set(before.split())
+
+
+def test_jobs_wait_for_nodes_that_are_away_and_that_is_told(environment, tmp_path):
+    sweep = Sweep(environment, tmp_path)
+    sweep.let_go()
+    sweep.call("scontrol", "update", "nodename=ALL", "state=drain", "reason=maintenance")
+    try:
+        process = sweep.start()
+        assert process.stdout is not None
+        told = [next(line for line in process.stdout if part in line) for part in ("warn", "lets")]
+    finally:
+        sweep.call("scontrol", "update", "nodename=ALL", "state=resume")
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0 and err == "", out + err + sweep.logs()
+    assert "SLURM has no place for these jobs at the moment: allocation failure: " in told[0]
+    assert "SLURM lets 1 job wait (Nodes required for job are DOWN): " in told[1]
 
 
 def test_jobs_outlive_who_submitted_them_and_are_waited_for_again(environment, tmp_path, cli):
