@@ -131,7 +131,7 @@ class SearchSweep(Sweep):
         for each in self.combinations:
             say(f"{each.name}: {_range_in_words(each.search)}")
         what = "a search" if len(self.combinations) == 1 else f"{len(self.combinations)} searches"
-        say(f"{what}, {at_a_time}; {self._known_in_words()}")
+        self.say_beginning(f"{what}, {at_a_time}; {self._known_in_words()}")
 
     def _say_round(self, number: int, wanted: Sequence[tuple[Combination, Cell]]) -> None:
         say(f"Round {number}, after {self._spent_in_words()}:")

@@ -55,7 +55,7 @@ class Sweep:
     def run(self, configs: dict[Job, DictConfig]) -> list[Result | None]:
         """The jobs' results, None where one failed."""
         at_a_time = self.check(configs)
-        say(f"{count_of(len(configs), 'job')}, {at_a_time}")
+        self.say_beginning(f"{count_of(len(configs), 'job')}, {at_a_time}")
         with self.watched(configs):
             found = self.launch(configs)
         self.report(configs, found)
@@ -73,9 +73,12 @@ class Sweep:
         at_a_time = chosen(self.config, list(configs.values()))
         self.workers, self.gpus = at_a_time.runs, at_a_time.gpus
         self.elsewhere = at_a_time.elsewhere
+        return at_a_time
+
+    def say_beginning(self, line: str) -> None:
+        say(line)
         if self.gpus and (different := disagreement()):
             say(f"warning: {different}")
-        return at_a_time
 
     @contextmanager
     def watched(self, configs: dict[Job, DictConfig]) -> Iterator[None]:

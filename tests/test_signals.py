@@ -177,9 +177,9 @@ with one_line_errors():
 )
 def test_a_clusters_warning_is_handed_over_after_the_run_was_saved(tmp_path, sweep):
     counted = f"+model.counted={tmp_path / 'counted'}"
-    arguments = [*SLOWLY, counted, f"output_dir={tmp_path / 'out'}"]
+    arguments = [*sweep[:1], *SLOWLY, counted, f"output_dir={tmp_path / 'out'}", *sweep[1:]]
     (tmp_path / "launcher.py").write_text(LAUNCHER)
-    process = start([sys.executable, str(tmp_path / "launcher.py"), *arguments, *sweep])
+    process = start([sys.executable, str(tmp_path / "launcher.py"), *arguments])
     wait_until_training(tmp_path, 2 if sweep else 1)
     process.send_signal(signal.SIGUSR2)
     out, err = process.communicate(timeout=120)
