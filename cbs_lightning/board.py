@@ -135,11 +135,6 @@ def board_of(cfg: DictConfig) -> Board | None:
     return Board(Path(cfg.sweep.board), beside_table=not cfg.sweep.elsewhere)
 
 
-def part_of(cfg: DictConfig) -> str:
-    """What the configuration is a job of, in words: a sweep, or a round of a search."""
-    return "round" if cfg.sweep.most_sfo_file else "sweep"
-
-
 def tell(cfg: DictConfig, **changes: Any) -> None:
     """Tell of the configuration's job, if it is one of a sweep."""
     if (board := board_of(cfg)) is not None:

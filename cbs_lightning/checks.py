@@ -81,7 +81,7 @@ def _check_learning_rate(cfg: DictConfig) -> None:
     _check_whole_number("lr_reference_batch_size", cfg.lr_reference_batch_size, 1)
     _check_whole_number("warmup_samples", cfg.warmup_samples, 0)
     valid = OmegaConf.is_list(factors) and all(_is_number(each) and each > 0 for each in factors)
-    allowed = "must be a list of at least two different numbers > 0"
+    allowed = "must be a list of at least two different numbers > 0, such as [0.3,1,3]"
     _require(valid and len(set(factors)) > 1, "lr_tuning", factors, allowed)
     # A sweep has made of it the runs with each learning rate before they are checked.
     allowed = "needs a sweep over a grid, with -m; allowed here: linear, none, sqrt"

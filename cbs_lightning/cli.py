@@ -15,9 +15,9 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from cbs_lightning import frameworks
+from cbs_lightning import frameworks, search_settings
 from cbs_lightning.board import Phase, printing_beside_table, tell
-from cbs_lightning.config import BASIC, complete, compose
+from cbs_lightning.config import BASIC, complete, compose, compose_whole
 from cbs_lightning.errors import UserError
 from cbs_lightning.locks import BusyError
 from cbs_lightning.results import ERROR, Result, Status
@@ -25,7 +25,7 @@ from cbs_lightning.signals import TO_STOP, Interrupted, hand_over
 from cbs_lightning.wording import INTERRUPTED, describe, say
 
 SEARCH = "critical_batch"  # the sweeper
-GROUP_CHOICE = r"(data|model|optimizer)=\w+|hydra\.searchpath=.*"
+GROUP_CHOICE = r"(data|model|optimizer|hydra/sweeper|hydra/launcher)=\w+|hydra\.searchpath=.*"
 
 
 def run_job(cfg: DictConfig) -> Result | UserError | None:
@@ -181,20 +181,30 @@ def describe_hydra_error(error: Exception) -> str:
 def _siblings(key: str) -> str:
     """The keys that exist where `key` does not."""
     parent, _, _ = key.rpartition(".")
-    if key.startswith("hydra."):
-        return "see python train.py --hydra-help"
     GlobalHydra.instance().clear()
     groups = [word for word in sys.argv[1:] if re.fullmatch(GROUP_CHOICE, word)]
     try:
-        cfg = compose(groups)
+        cfg = compose_whole(groups) if key.startswith("hydra.") else compose(groups)
     except (HydraException, OmegaConfBaseException, UserError):
         return "see python train.py --help"
     node = OmegaConf.select(cfg, parent) if parent else cfg
+    while parent and node is None:
+        parent, _, _ = parent.rpartition(".")
+        node = OmegaConf.select(cfg, parent) if parent else cfg
     if not isinstance(node, DictConfig):
         return f"none, {parent} is {node}"
     hidden = ("names", "sweep", "_target_", "_partial_")
     names = sorted(f"{parent}.{name!s}".lstrip(".") for name in node if name not in hidden)
-    return ", ".join(names)
+    return ", ".join(names) + _of_a_search(key)
+
+
+def _of_a_search(key: str) -> str:
+    """A hint, where it is one of a search's settings without what they begin with, or without
+    the search."""
+    name = key.removeprefix("hydra.sweeper.")
+    if name not in search_settings.KEYS:
+        return ""
+    return f"; a search has hydra.sweeper.{name}, with hydra/sweeper=critical_batch"
 
 
 def _one_line(text: str) -> str:

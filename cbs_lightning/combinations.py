@@ -8,7 +8,9 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from cbs_lightning.checks import check
+from cbs_lightning.errors import ConfigError
 from cbs_lightning.job_loader import Job
+from cbs_lightning.learning_rate import Scaling
 from cbs_lightning.most_sfo import MostSfo
 from cbs_lightning.results import Result, Run, readable
 from cbs_lightning.run import answer_from_store, find_data, run_directory, stored_run
@@ -78,6 +80,9 @@ def combinations(
 ) -> list[Combination]:
     """Of the jobs that the command line and the grid name; they may name batch sizes and seeds."""
     for cfg in named.values():
+        if cfg.lr_scaling == Scaling.TUNED:
+            reason = "not with hydra/sweeper=critical_batch; allowed with it: linear, none, sqrt"
+            raise ConfigError("lr_scaling", cfg.lr_scaling, reason)
         check(cfg, here=False)  # as far as data are looked for; the rest is asked of all jobs
     groups: dict[Job, list[Job]] = {}
     for job in named:
@@ -105,6 +110,7 @@ def combinations(
                 *others,
                 f"batch_size={size}",
                 f"seed={seed}",
+                "sweep.part=round",
                 *([bound] if search.gives_up(seed) else []),
             )
             for effective, size in sizes.items()

@@ -40,6 +40,12 @@ def compose(overrides: list[str]) -> DictConfig:
         return _completed(overrides)
 
 
+def compose_whole(overrides: list[str]) -> DictConfig:
+    """What Hydra composes of them, with its own part."""
+    with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
+        return hydra_compose("config", overrides, return_hydra_config=True)
+
+
 def _completed(overrides: list[str]) -> DictConfig:
     cfg = hydra_compose("config", overrides, return_hydra_config=True)
     return complete(cfg, cfg.hydra)

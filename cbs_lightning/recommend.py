@@ -207,7 +207,8 @@ def _joined(sentences: list[str] | tuple[str, ...]) -> list[str]:
 
 
 def _cost(choice: Choice) -> str:
-    steps = count_of(round(choice.steps), "step")
+    whole = choice.steps == round(choice.steps)  # the median of two seeds need not be
+    steps = count_of(round(choice.steps), "step") if whole else f"{choice.steps:,.1f} steps"
     return f"K·b = {choice.sfo:,.0f} in {steps}, {duration(choice.seconds)}"
 
 

@@ -9,7 +9,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from cbs_lightning import results
-from cbs_lightning.board import Phase, board_of, part_of, tell
+from cbs_lightning.board import Phase, board_of, tell
 from cbs_lightning.build import check_model
 from cbs_lightning.checks import check
 from cbs_lightning.config import config_hash
@@ -196,6 +196,6 @@ def _where_or_how_long(cfg: DictConfig, directory: Path) -> str:
     board = board_of(cfg)
     if board is not None and board.live:
         return ""
-    so_far = f"; {part_of(cfg)} {duration(time.time() - cfg.sweep.started)} so far"
+    so_far = f"; {cfg.sweep.part} {duration(time.time() - cfg.sweep.started)} so far"
     left = sweep_left(cfg)
     return f"{so_far}, {left}" if left else so_far

@@ -33,6 +33,8 @@ class Budget:
 
 @dataclass(frozen=True)
 class SearchSettings:
+    """Of one search."""
+
     smallest: int | None = None
     largest: int | None = None
     octaves: float = 1.0
@@ -86,6 +88,12 @@ class SearchSettings:
         spacing = min(1.0, self.octaves)
         count = int(math.log2(largest / smallest) / spacing + 1e-9) + 1
         return list(dict.fromkeys(round(smallest * 2 ** (i * spacing)) for i in range(count)))
+
+
+KEYS = [
+    *(field.name for field in fields(SearchSettings)),
+    *(f"budget.{field.name}" for field in fields(Budget)),
+]
 
 
 def checked(budget: Any, **settings: Any) -> SearchSettings:

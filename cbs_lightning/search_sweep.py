@@ -119,7 +119,10 @@ class SearchSweep(Sweep):
             say(f"{each.name}: {each.verdict().told}")
         if limit is not None:
             names = ", ".join(each.name for each in self._unknown())
-            say(f"The budget is used up ({GROUP}.{limit}): b* is not known yet for {names}.")
+            say(
+                f"The budget is used up ({GROUP}.{limit}): b* is not known yet for {names}. What "
+                "is said above is the best so far; the same command goes on, with the budget anew."
+            )
         say(f"The search took {self._spent_in_words()}; {self._known_in_words()}.")
         if limit is None and not any(run and run.steps is not None for run in found.values()):
             raise UserError(_nothing_reached(found.values()))

@@ -57,7 +57,11 @@ def check(launcher: str, settings: Mapping[str, Any], jobs: int) -> None:
         allowed = f"must be <= {most} where {KEY}.timeout_min={settings['timeout_min']}"
         raise ConfigError(f"{KEY}.signal_delay_s", settings["signal_delay_s"], allowed)
     check_programs(launcher)
-    queue()
+    try:
+        queue()
+    except UserError as error:
+        reason = "no SLURM answers here; run it on a login node, or here without this launcher"
+        raise ConfigError("hydra/launcher", launcher, f"{reason} ({error})") from error
     submission = executor(settings, Path())
     submission.parameters["map_count"] = jobs
     try:

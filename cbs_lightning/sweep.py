@@ -16,7 +16,7 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 from omegaconf import DictConfig
 
 from cbs_lightning import results, slurm
-from cbs_lightning.board import Board, JobState, Phase, part_of, printing_beside_table
+from cbs_lightning.board import Board, JobState, Phase, printing_beside_table
 from cbs_lightning.checks import check
 from cbs_lightning.errors import UserError, output_errors
 from cbs_lightning.gpus import disagreement, slot_directory
@@ -210,7 +210,7 @@ def _studies(configs: dict[Job, DictConfig]) -> dict[Path, bool]:
 
 def _waiting(number: int, cfg: DictConfig) -> JobState:
     return JobState(
-        number, cfg.names.variant, cfg.batch_size, cfg.seed, cfg.stop.loss, part_of(cfg)
+        number, cfg.names.variant, cfg.batch_size, cfg.seed, cfg.stop.loss, cfg.sweep.part
     )
 
 

@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from cbs_lightning import record, results
 from cbs_lightning.allocator import freed_memory_kept
-from cbs_lightning.board import board_of, part_of
+from cbs_lightning.board import board_of
 from cbs_lightning.build import build_model
 from cbs_lightning.callbacks import (
     LogCurves,
@@ -340,7 +340,7 @@ def _progress(
     """A job tells its sweep, which may show it; else there are lines, or a bar in a terminal."""
     board = board_of(cfg)
     lines = PrintProgress(
-        title, stop, max_steps, cfg.progress.every_seconds, partial(sweep_left, cfg), part_of(cfg)
+        title, stop, max_steps, cfg.progress.every_seconds, partial(sweep_left, cfg), cfg.sweep.part
     )
     if board is not None:
         telling = TellBoard(board, cfg.sweep.job, stop, max_steps)

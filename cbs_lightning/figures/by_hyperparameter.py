@@ -1,6 +1,7 @@
 """Hyperparameters close to one: measured steps, and the theorem's bound, against β₁, β₂ and lr."""
 
 from collections.abc import Callable
+from textwrap import fill
 from typing import Any
 
 import matplotlib as mpl
@@ -26,6 +27,7 @@ from cbs_lightning.wording import count_of
 
 PANEL_WIDTH, HEIGHT = 2.4, 4.2  # inches
 BAND = 0.1  # of the axes' height, for what was not reached
+CHARACTERS_PER_INCH = 16  # of a footnote
 
 
 def draw_by_hyperparameter(study: str, panels: list[Panel]) -> Figure:
@@ -50,7 +52,8 @@ def draw_by_hyperparameter(study: str, panels: list[Panel]) -> Figure:
         grid[0, 0].set_title(title, loc="left")
         figure.legend(handles=_handles(panels), loc="outside upper right", ncols=4)
         if any(panel.constants(value) for panel in panels for value in panel.values):
-            figure.text(0.01, 0.01, panels[0].assumption(), fontsize=7)
+            assumption = fill(panels[0].assumption(), round(CHARACTERS_PER_INCH * width))
+            figure.text(0.01, 0.01, assumption, fontsize=7)
     return figure
 
 
