@@ -51,7 +51,7 @@ test-slow: $(READY) ## the slow tests
 test-slurm: $(READY) ## the tests on a SLURM that they start (needs root, and Debian's slurm-wlm and munge)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slurm and not slow" -rs
 
-bench: $(READY) ## speed and memory beside a hand-written loop's: a table and OUTPUT_DIR/bench.json (PARTS=..., EVERY=1, RUNS=...)
+bench: $(READY) ## speed and memory beside a hand-written loop's: a table and OUTPUT_DIR/bench.json (PARTS=..., see docs/speed.md)
 	@$(BIN)/python -m benchmarks $(if $(EVERY),--every) $(if $(RUNS),--runs "$(RUNS)") --output "$(OUTPUT_DIR)/bench.json" $(PARTS)
 
 lint: $(READY) ## ruff and mypy

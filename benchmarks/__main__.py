@@ -69,7 +69,8 @@ def main() -> None:
     def tell(what: str) -> None:
         console.print(f"[dim]{timedelta(seconds=round(time.monotonic() - started))} {what}[/dim]")
 
-    console.print(f"{cores()} cores, about 10 minutes on two; a ratio is the median of rounds")
+    took = "" if given.parts or given.every else ", about 10 minutes on two"
+    console.print(f"{cores()} cores{took}; a ratio is the median of rounds")
     outcomes = {}
     for name in given.parts or usual:
         outcomes[name] = parts[name](tell)

@@ -27,14 +27,16 @@ from cbs_lightning.wording import count_of
 
 PANEL_WIDTH, HEIGHT = 2.4, 4.2  # inches
 BAND = 0.1  # of the axes' height, for what was not reached
-CHARACTERS_PER_INCH = 16  # of a footnote
+CHARACTERS_PER_INCH, LINE_HEIGHT = 16, 0.03  # of a footnote; the latter of the figure's height
 
 
 def draw_by_hyperparameter(study: str, panels: list[Panel]) -> Figure:
     """All panels of one optimizer side by side: what was measured above, the bound below."""
     with mpl.rc_context(STYLE):
         width = max(2, len(panels)) * PANEL_WIDTH
-        layout = ConstrainedLayoutEngine(rect=(0, 0.04, 1, 0.96))
+        assumption = fill(panels[0].assumption(), round(CHARACTERS_PER_INCH * width))
+        footer = 0.01 + LINE_HEIGHT * len(assumption.splitlines())
+        layout = ConstrainedLayoutEngine(rect=(0, footer, 1, 1 - footer))
         figure = Figure((width, HEIGHT), layout=layout)
         color = colors_of(panel.optimizer for panel in panels)[panels[0].optimizer]
         grid = figure.subplots(2, len(panels), squeeze=False)
@@ -52,7 +54,6 @@ def draw_by_hyperparameter(study: str, panels: list[Panel]) -> Figure:
         grid[0, 0].set_title(title, loc="left")
         figure.legend(handles=_handles(panels), loc="outside upper right", ncols=4)
         if any(panel.constants(value) for panel in panels for value in panel.values):
-            assumption = fill(panels[0].assumption(), round(CHARACTERS_PER_INCH * width))
             figure.text(0.01, 0.01, assumption, fontsize=7)
     return figure
 
