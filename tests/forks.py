@@ -164,7 +164,9 @@ def _child(request: Request, scratch: Path) -> None:
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
-    (scratch / "points").write_text(json.dumps(points.seen))
+    # At once: who is killed meanwhile leaves the empty one.
+    (scratch / "seen").write_text(json.dumps(points.seen))
+    (scratch / "seen").replace(scratch / "points")
     os._exit(code or 0)
 
 

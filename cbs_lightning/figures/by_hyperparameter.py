@@ -34,7 +34,9 @@ def draw_by_hyperparameter(study: str, panels: list[Panel]) -> Figure:
     """All panels of one optimizer side by side: what was measured above, the bound below."""
     with mpl.rc_context(STYLE):
         width = max(2, len(panels)) * PANEL_WIDTH
-        assumption = fill(panels[0].assumption(), round(CHARACTERS_PER_INCH * width))
+        bounded = any(panel.constants(value) for panel in panels for value in panel.values)
+        assumption = panels[0].assumption() if bounded else ""
+        assumption = fill(assumption, round(CHARACTERS_PER_INCH * width))
         footer = 0.01 + LINE_HEIGHT * len(assumption.splitlines())
         layout = ConstrainedLayoutEngine(rect=(0, footer, 1, 1 - footer))
         figure = Figure((width, HEIGHT), layout=layout)
@@ -53,8 +55,7 @@ def draw_by_hyperparameter(study: str, panels: list[Panel]) -> Figure:
         title += f"rule {panels[0].runs[0].rule}, {count_of(len(seeds), 'seed')}"
         grid[0, 0].set_title(title, loc="left")
         figure.legend(handles=_handles(panels), loc="outside upper right", ncols=4)
-        if any(panel.constants(value) for panel in panels for value in panel.values):
-            figure.text(0.01, 0.01, assumption, fontsize=7)
+        figure.text(0.01, 0.01, assumption, fontsize=7)
     return figure
 
 
