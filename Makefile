@@ -26,10 +26,10 @@ demo: $(READY) ## the main job in minutes: three optimizers, nine batch sizes, f
 	@$(BIN)/python train.py -m experiment=digits 'output_dir="$(OUTPUT_DIR)"'
 
 figures: $(READY) ## the answer, figures and tables of what is under OUTPUT_DIR (default outputs)
-	@$(BIN)/python -m cbs_lightning.figures "$(OUTPUT_DIR)"
+	@$(BIN)/python -m cbs_lightning.reporting.figures "$(OUTPUT_DIR)"
 
 report: $(READY) ## one HTML page per study to browse and to send, under OUTPUT_DIR
-	@$(BIN)/python -m cbs_lightning.report "$(OUTPUT_DIR)"
+	@$(BIN)/python -m cbs_lightning.reporting.report "$(OUTPUT_DIR)"
 
 tensorboard: $(READY) ## browse the runs under OUTPUT_DIR at http://localhost:PORT (default 6006)
 	@test -d "$(OUTPUT_DIR)" || { echo "error: OUTPUT_DIR=$(OUTPUT_DIR): no such directory"; exit 1; }
@@ -54,10 +54,11 @@ test-slurm: $(READY) ## the tests on a SLURM that they start (needs root, and De
 bench: $(READY) ## speed and memory beside a hand-written loop's: a table and OUTPUT_DIR/bench.json (PARTS=..., see docs/speed.md)
 	@$(BIN)/python -m benchmarks $(if $(EVERY),--every) $(if $(RUNS),--runs "$(RUNS)") --output "$(OUTPUT_DIR)/bench.json" $(PARTS)
 
-lint: $(READY) ## ruff and mypy
+lint: $(READY) ## ruff, mypy, and the order of the packages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: $(READY) ## let ruff rewrite the code
 	$(BIN)/ruff check --fix .

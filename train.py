@@ -4,9 +4,9 @@ import hydra
 from omegaconf import DictConfig
 
 from cbs_lightning.cli import one_line_errors, run_job
-from cbs_lightning.config import CONF_DIR
+from cbs_lightning.config.compose import CONF_DIR
 from cbs_lightning.errors import UserError
-from cbs_lightning.results import Result
+from cbs_lightning.results.result import Result
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="config")

@@ -16,10 +16,10 @@ from rich.table import Table as RichTable
 
 from benchmarks import figures, growth, memory, search, start, steps, switches, throughput
 from benchmarks.outcome import Finding, Outcome, Table, Verdict
-from cbs_lightning import record
-from cbs_lightning.results import run_directories
-from cbs_lightning.signals import Interrupted
-from cbs_lightning.threads import cores
+from cbs_lightning.results import provenance as record
+from cbs_lightning.results.store import run_directories
+from cbs_lightning.training.interrupted import Interrupted
+from cbs_lightning.training.threads import cores
 
 WIDTH = 140  # of a log's lines
 STYLES = {Verdict.AIM: "green", Verdict.MET: "green", Verdict.UNCLEAR: "yellow"}

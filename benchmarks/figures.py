@@ -30,7 +30,7 @@ def seconds(count: int) -> float:
     with tempfile.TemporaryDirectory() as directory:
         make_runs(Path(directory) / "many", count)
         started = time.perf_counter()
-        command = [sys.executable, "-m", "cbs_lightning.figures", directory]
+        command = [sys.executable, "-m", "cbs_lightning.reporting.figures", directory]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         return time.perf_counter() - started
 

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import nn
 
-from cbs_lightning.config import compose
+from cbs_lightning.config.compose import compose
 from cbs_lightning.models import Classifier, ResNet20, ResNet20Authors
-from cbs_lightning.run import run
+from cbs_lightning.training.run import run
 
 
 class Guests(Protocol):

@@ -16,10 +16,11 @@ from typing import Protocol
 import numpy as np
 
 from benchmarks.outcome import Finding, Outcome, Spread, Table, Target
-from cbs_lightning.noisy_quadratic import NoisyQuadratic
-from cbs_lightning.results import Request, Run, Status, answer, read_study
-from cbs_lightning.search import Proposal, Search, Trial
-from cbs_lightning.summary import usual_request
+from cbs_lightning.analysis.summary import usual_request
+from cbs_lightning.results.result import Request, Run, Status, answer
+from cbs_lightning.results.store import read_study
+from cbs_lightning.search.search import Proposal, Search, Trial
+from cbs_lightning.theory.noisy_quadratic import NoisyQuadratic
 
 BATCH_SIZES = tuple(2**power for power in range(2, 11))
 INSTANCES = 200

@@ -19,8 +19,8 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.alternatives import LEARNING_RATE, Problem
 from benchmarks.outcome import Outcome, Spread, Table
-from cbs_lightning.allocator import freed_memory_kept
 from cbs_lightning.data import Digits
+from cbs_lightning.training.allocator import freed_memory_kept
 
 BATCH_SIZES = (4, 64, 1024)
 ROUNDS = 15

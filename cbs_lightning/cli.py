@@ -15,14 +15,17 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from cbs_lightning import frameworks, search_settings
-from cbs_lightning.board import Phase, printing_beside_table, tell
-from cbs_lightning.config import BASIC, complete, compose, compose_whole
+from cbs_lightning import imports as frameworks
+from cbs_lightning.config.compose import BASIC, complete, compose, compose_whole
+from cbs_lightning.console import INTERRUPTED, say
 from cbs_lightning.errors import UserError
-from cbs_lightning.locks import BusyError
-from cbs_lightning.results import ERROR, Result, Status
-from cbs_lightning.signals import TO_STOP, Interrupted, hand_over
-from cbs_lightning.wording import INTERRUPTED, describe, say
+from cbs_lightning.results.locks import BusyError
+from cbs_lightning.results.result import Result, Status, describe
+from cbs_lightning.results.store import ERROR
+from cbs_lightning.search import settings as search_settings
+from cbs_lightning.signals import TO_STOP, hand_over
+from cbs_lightning.sweep.live.board import Phase, printing_beside_table, tell
+from cbs_lightning.training.interrupted import Interrupted
 
 SEARCH = "critical_batch"  # the sweeper
 GROUP_CHOICE = r"(data|model|optimizer|hydra/sweeper|hydra/launcher)=\w+|hydra\.searchpath=.*"
@@ -54,7 +57,7 @@ def _run_job(cfg: DictConfig, stop_file: Path | None) -> Result | UserError | No
         sys.exit(f"error: {error}")
     # Only now, so that a mistake that Hydra finds is told at once.
     frameworks.load()
-    from cbs_lightning.run import run, run_directory, run_title
+    from cbs_lightning.training.run import run, run_directory, run_title
 
     title = run_title(completed)
     try:

@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from cbs_lightning.results import Result
-
 # What tells a run or a sweep to stop, and what a second one does once it saves itself.
 SECOND: dict[signal.Signals, Any] = {
     signal.SIGINT: signal.default_int_handler,
@@ -14,16 +12,6 @@ SECOND: dict[signal.Signals, Any] = {
     signal.SIGUSR2: signal.SIG_IGN,
 }
 TO_STOP = tuple(SECOND)
-
-
-class Interrupted(Exception):  # noqa: N818 - it is not an error
-    """A signal ended the run; what it had is stored."""
-
-    def __init__(self, result: Result, signal_number: int) -> None:
-        super().__init__(result, signal_number)
-        self.result = result
-        self.signal_number = signal_number
-        self.exit_code = 128 + signal_number
 
 
 @contextmanager

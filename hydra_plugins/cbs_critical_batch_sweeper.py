@@ -8,10 +8,10 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from cbs_lightning import frameworks
-from cbs_lightning.results import Result
-from cbs_lightning.search_settings import checked
-from cbs_lightning.sweeper import JobSweeper
+from cbs_lightning import imports as frameworks
+from cbs_lightning.results.result import Result
+from cbs_lightning.search.settings import checked
+from cbs_lightning.sweep.sweeper import JobSweeper
 
 
 class CriticalBatchSweeper(JobSweeper):
@@ -29,7 +29,7 @@ class CriticalBatchSweeper(JobSweeper):
         configs = {job: self.config_of(job) for job in self.jobs(arguments)}
         # Only now, so that a mistake that Hydra finds is told at once.
         frameworks.load()
-        from cbs_lightning.search_sweep import SearchSweep
+        from cbs_lightning.sweep.search_sweep import SearchSweep
 
         search = SearchSweep(self.hydra_context, self.task_function, self.config)
         return search.search(configs, settings, self.config_of)

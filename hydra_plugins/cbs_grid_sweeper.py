@@ -3,9 +3,9 @@
 Hydra imports it for a run of its own as well, so that nothing here may take long to import.
 """
 
-from cbs_lightning import frameworks
-from cbs_lightning.results import Result
-from cbs_lightning.sweeper import JobSweeper
+from cbs_lightning import imports as frameworks
+from cbs_lightning.results.result import Result
+from cbs_lightning.sweep.sweeper import JobSweeper
 
 
 class GridSweeper(JobSweeper):
@@ -15,8 +15,8 @@ class GridSweeper(JobSweeper):
         configs = {job: self.config_of(job) for job in self.jobs(arguments)}
         # Only now, so that a mistake that Hydra finds is told at once.
         frameworks.load()
-        from cbs_lightning.sweep import Sweep
-        from cbs_lightning.tuning import expanded
+        from cbs_lightning.sweep.sweep import Sweep
+        from cbs_lightning.sweep.tuning import expanded
 
         configs = expanded(configs, self.config_of)
         return Sweep(self.hydra_context, self.task_function, self.config).run(configs)

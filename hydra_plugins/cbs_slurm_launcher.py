@@ -14,14 +14,14 @@ from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn
 from hydra_plugins.hydra_submitit_launcher.submitit_launcher import BaseSubmititLauncher
 
-from cbs_lightning import slurm
-from cbs_lightning.config import complete
+from cbs_lightning.config.compose import complete
+from cbs_lightning.console import count_of, say
 from cbs_lightning.errors import ConfigError, UserError
 from cbs_lightning.signals import TO_STOP, hand_over, held_back
-from cbs_lightning.wording import count_of, say
+from cbs_lightning.sweep.slurm import queue as slurm
 
 if TYPE_CHECKING:
-    from cbs_lightning.slurm_jobs import RunJob
+    from cbs_lightning.sweep.slurm.jobs import RunJob
 
 TOLD = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # how a run exits that was told to stop
 
@@ -49,7 +49,7 @@ class SlurmLauncher(BaseSubmititLauncher):  # type: ignore[misc]
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> list[JobReturn]:
-        from cbs_lightning import slurm_jobs
+        from cbs_lightning.sweep.slurm import jobs as slurm_jobs
 
         jobs = [self._run_job(list(overrides)) for overrides in job_overrides]
         left = jobs
@@ -77,7 +77,7 @@ class SlurmLauncher(BaseSubmititLauncher):  # type: ignore[misc]
         return [job.returned() for job in jobs]
 
     def _run_job(self, overrides: list[str]) -> "RunJob":
-        from cbs_lightning.slurm_jobs import RunJob
+        from cbs_lightning.sweep.slurm.jobs import RunJob
 
         assert self.config is not None and self.hydra_context is not None
         cfg = self.hydra_context.config_loader.load_sweep_config(self.config, overrides)

@@ -10,9 +10,9 @@ import torch
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 
-import cbs_lightning.run
+import cbs_lightning.training.run
 from cbs_lightning.cli import one_line_errors
-from cbs_lightning.config import compose
+from cbs_lightning.config.compose import compose
 from tests.forks import Forks
 from train import train
 
@@ -68,14 +68,14 @@ def cli(
 @pytest.fixture
 def seed_1_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """Training with that seed does."""
-    train_run = cbs_lightning.run.train
+    train_run = cbs_lightning.training.run.train
 
     def fails(cfg: DictConfig, *rest: Any) -> Any:
         if cfg.seed == 1:
             raise RuntimeError("the roof\nfell in")
         return train_run(cfg, *rest)
 
-    monkeypatch.setattr(cbs_lightning.run, "train", fails)
+    monkeypatch.setattr(cbs_lightning.training.run, "train", fails)
 
 
 @pytest.fixture(scope="session")

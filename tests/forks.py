@@ -215,10 +215,10 @@ def _read_screen(screen: int, out: Path) -> None:
 def main() -> None:
     import tempfile
 
-    import cbs_lightning.live_sweep
-    import cbs_lightning.sweep_report  # noqa: F401
-    from cbs_lightning.config import compose
-    from cbs_lightning.run import run
+    import cbs_lightning.reporting.live_study
+    import cbs_lightning.sweep.report  # noqa: F401
+    from cbs_lightning.config.compose import compose
+    from cbs_lightning.training.run import run
     from tests.conftest import TINY
 
     with tempfile.TemporaryDirectory() as scratch:

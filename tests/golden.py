@@ -8,8 +8,8 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from cbs_lightning.figures.study import drawn
-from cbs_lightning.study import read
+from cbs_lightning.analysis.study import read
+from cbs_lightning.reporting.figures.study import drawn
 from tests.studies import make_full_study, make_run, make_searched_study
 
 GOLDEN = Path(__file__).with_name("golden")

@@ -19,7 +19,7 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
-from cbs_lightning import checks
+from cbs_lightning.config import checks
 from tests.tiny import Restless
 
 VARIABLE = "SIMULATED_GPUS"

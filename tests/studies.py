@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from cbs_lightning import results
 from cbs_lightning.callbacks import LogCurves, TrajectoryRecorder
-from cbs_lightning.results import Request, Result, Run, Status
-from cbs_lightning.tensorboard import write_hparams
-from cbs_lightning.trajectory import RuleName, Trajectory
+from cbs_lightning.results import store
+from cbs_lightning.results.hparams import write_hparams
+from cbs_lightning.results.result import SCHEMA_VERSION, Request, Result, Run, Status, answer
+from cbs_lightning.results.trajectory import RuleName, Trajectory
 
 N = 1000
 
@@ -50,7 +50,7 @@ def make_run(
         loss[-len(epoch) :] = 0.9
     trajectory = Trajectory(loss, size // 2, size)
     result = Result(
-        schema_version=results.SCHEMA_VERSION,
+        schema_version=SCHEMA_VERSION,
         status=ended,
         ended=ended,
         study=study.name,
@@ -87,14 +87,14 @@ def make_run(
         configuration={"batch_size": batch_size, "stop": {"loss": 1.0, "rule": "epoch"}},
         machine="a machine",
     )
-    result = results.answer(result, trajectory, Request(1.0, RuleName.EPOCH, N))
-    directory = results.run_directory(
+    result = answer(result, trajectory, Request(1.0, RuleName.EPOCH, N))
+    directory = store.run_directory(
         study.parent, study.name, result.variant, batch_size, seed, result.config_hash
     )
     directory.mkdir(parents=True)
-    (directory / results.CONFIG).write_text("batch_size: 1\n")
-    results.write_trajectory(directory, trajectory)
-    results.write_result(directory, result)
+    (directory / store.CONFIG).write_text("batch_size: 1\n")
+    store.write_trajectory(directory, trajectory)
+    store.write_result(directory, result)
     return result
 
 

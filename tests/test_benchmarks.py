@@ -13,9 +13,9 @@ from benchmarks.alternatives import ALTERNATIVES, Alternative, memory_as_usual
 from benchmarks.growth import slope
 from benchmarks.images import DIGITS, PICTURES, EvenCIFAR10, EvenDigits
 from benchmarks.outcome import Finding, Spread, Target, Verdict
-from cbs_lightning.allocator import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, freed_memory_kept
 from cbs_lightning.data.loader import SAMPLES_PER_CHUNK
-from cbs_lightning.threads import cores
+from cbs_lightning.training.allocator import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, freed_memory_kept
+from cbs_lightning.training.threads import cores
 
 
 def test_a_quarter_of_all_combinations_is_balanced():
@@ -58,7 +58,7 @@ def test_where_all_cores_are_its_a_run_chooses_its_threads_and_others_have_them_
     monkeypatch.setattr(steps, "cores", lambda: 2)
     monkeypatch.setattr(steps, "ALTERNATIVES", dict.fromkeys(("floor", "raw"), Noting))
     monkeypatch.setattr(steps.Rounds, "between_steps", noting)
-    monkeypatch.setattr("cbs_lightning.choices.fair_share", lambda workers: 2)
+    monkeypatch.setattr("cbs_lightning.training.choices.fair_share", lambda workers: 2)
     images = EvenDigits.load(Path()).train
     steps.measure(steps.Cell("digits", "resnet20", 32, "adam", 2), images)
     assert set(threads["run"]) == {1} and set(threads["guests"]) == {2}

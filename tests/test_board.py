@@ -9,12 +9,13 @@ from dataclasses import replace
 import pytest
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-from cbs_lightning import live_table, watching
-from cbs_lightning.board import SAID, Board, JobState, Lines, Phase
-from cbs_lightning.results import Status
-from cbs_lightning.sweep import Sweep
-from cbs_lightning.time_left import sweep_seconds_left
-from cbs_lightning.watching import Watcher
+from cbs_lightning.results.result import Status
+from cbs_lightning.sweep.live import table as live_table
+from cbs_lightning.sweep.live import watcher as watching
+from cbs_lightning.sweep.live.board import SAID, Board, JobState, Lines, Phase
+from cbs_lightning.sweep.live.time_left import sweep_seconds_left
+from cbs_lightning.sweep.live.watcher import Watcher
+from cbs_lightning.sweep.sweep import Sweep
 from tests.conftest import TINY
 
 

@@ -2,13 +2,13 @@ import math
 
 import pytest
 
-from cbs_lightning.checkpoints import Checkpoint
-from cbs_lightning.choices import resolve
-from cbs_lightning.config import compose
-from cbs_lightning.results import read_run
-from cbs_lightning.run import check_run, run, run_directory
-from cbs_lightning.threads import WORTH_SHARING
-from cbs_lightning.work import operations_of_step
+from cbs_lightning.config.compose import compose
+from cbs_lightning.results.checkpoints import Checkpoint
+from cbs_lightning.results.store import read_run
+from cbs_lightning.training.choices import resolve
+from cbs_lightning.training.run import check_run, run, run_directory
+from cbs_lightning.training.threads import WORTH_SHARING
+from cbs_lightning.training.work import operations_of_step
 
 
 def resolved(*overrides, checkpoint=None, stored=None, operations=WORTH_SHARING):
@@ -27,13 +27,13 @@ def resolved(*overrides, checkpoint=None, stored=None, operations=WORTH_SHARING)
     ],
 )
 def test_threads_are_shared_between_workers(monkeypatch, overrides, expected):
-    monkeypatch.setattr("cbs_lightning.threads.cores", lambda: 8)
+    monkeypatch.setattr("cbs_lightning.training.threads.cores", lambda: 8)
     assert resolved(*overrides).threads == expected
     assert resolved(*overrides, "micro_batch_size=auto").micro_batch_size == "auto"
 
 
 def test_small_steps_get_one_thread(monkeypatch):
-    monkeypatch.setattr("cbs_lightning.threads.cores", lambda: 8)
+    monkeypatch.setattr("cbs_lightning.training.threads.cores", lambda: 8)
     assert resolved(operations=WORTH_SHARING / 2).threads == 1
     assert resolved("threads=5", operations=WORTH_SHARING / 2).threads == 5
 

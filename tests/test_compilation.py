@@ -5,14 +5,16 @@ import pytest
 import torch
 from torch import nn
 
-from cbs_lightning import checks, results
-from cbs_lightning.checks import check
-from cbs_lightning.config import compose
+from cbs_lightning.config import checks
+from cbs_lightning.config.checks import check
+from cbs_lightning.config.compose import compose
 from cbs_lightning.errors import ConfigError
 from cbs_lightning.models import Classifier
-from cbs_lightning.results import Status, read_run
-from cbs_lightning.run import run, run_directory
-from cbs_lightning.training import Interrupted
+from cbs_lightning.results import store
+from cbs_lightning.results.result import Status
+from cbs_lightning.results.store import read_run
+from cbs_lightning.training.run import run, run_directory
+from cbs_lightning.training.train import Interrupted
 from tests.conftest import TINY
 from tests.test_run import interrupt_after
 
@@ -33,7 +35,7 @@ def graphs_of(cfg):
 
 
 def weights(cfg):
-    path = run_directory(cfg) / results.CHECKPOINT
+    path = run_directory(cfg) / store.CHECKPOINT
     return torch.load(path, weights_only=True)["state_dict"]
 
 

@@ -3,10 +3,10 @@ from pathlib import Path
 import pytest
 from hydra.utils import instantiate
 
-from cbs_lightning.checks import check
-from cbs_lightning.config import CONF_DIR, compose, config_hash
+from cbs_lightning.config.checks import check
+from cbs_lightning.config.compose import CONF_DIR, compose, config_hash
 from cbs_lightning.errors import ConfigError, UserError
-from cbs_lightning.run import run_directory
+from cbs_lightning.training.run import run_directory
 
 
 def options(group: str) -> list[str]:

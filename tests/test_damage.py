@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from cbs_lightning import results
-from cbs_lightning.results import DamagedError, read_run, read_study
+from cbs_lightning.results import store
+from cbs_lightning.results.store import DamagedError, read_run, read_study
 from tests.test_restart import RUN, assert_same_runs
 
 HALF = "half"
@@ -23,7 +23,7 @@ DAMAGE = {
     "one bit": lambda content: _flipped(content, len(content) // 2),
     "text": lambda content: b"<html>404</html>",
 }
-FILES = [results.CHECKPOINT, results.PREVIOUS_CHECKPOINT, results.RESULT, results.TRAJECTORY]
+FILES = [store.CHECKPOINT, store.PREVIOUS_CHECKPOINT, store.RESULT, store.TRAJECTORY]
 
 
 def _flipped(content: bytes, position: int) -> bytes:
@@ -53,7 +53,7 @@ def longer(forks, tmp_path_factory) -> Path:
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_file_is_named_and_set_aside(cli, tmp_path, finished, longer, name, damage):
-    if (name, damage) == (results.RESULT, "last byte missing"):
+    if (name, damage) == (store.RESULT, "last byte missing"):
         pytest.skip("it is the end of the last line")
     output_dir = tmp_path / "out"
     shutil.copytree(finished, output_dir)
@@ -63,13 +63,13 @@ def test_a_damaged_file_is_named_and_set_aside(cli, tmp_path, finished, longer, 
     path.write_bytes(content)
     outcome = cli(*RUN, "stop.max_steps=12", f"output_dir={output_dir}")
     assert outcome.code == 0, outcome.err
-    if name == results.PREVIOUS_CHECKPOINT:  # not looked at while the last one is whole
+    if name == store.PREVIOUS_CHECKPOINT:  # not looked at while the last one is whole
         assert ": damaged (" not in outcome.out
     else:
         (line,) = [line for line in outcome.out.splitlines() if ": damaged (" in line]
         assert line.startswith(f"{path}: damaged (") and f"kept as {name}.corrupt" in line
         assert (directory / f"{name}.corrupt").read_bytes() == content
-        came_from = "previous.ckpt" if name == results.CHECKPOINT else "last.ckpt"
+        came_from = "previous.ckpt" if name == store.CHECKPOINT else "last.ckpt"
         assert f"goes on from {directory / came_from}" in outcome.out
     assert_same_runs(longer, output_dir)
 
@@ -92,10 +92,10 @@ def test_every_byte_of_a_trajectory_counts(tmp_path, finished):
     expected = read_run(directory)
     copy = tmp_path / "copy"
     shutil.copytree(directory, copy)
-    content = (directory / results.TRAJECTORY).read_bytes()
+    content = (directory / store.TRAJECTORY).read_bytes()
     found_out = 0
     for position in range(0, len(content), 3):
-        (copy / results.TRAJECTORY).write_bytes(_flipped(content, position))
+        (copy / store.TRAJECTORY).write_bytes(_flipped(content, position))
         try:
             found = read_run(copy).trajectory
         except DamagedError:
@@ -110,9 +110,9 @@ def test_every_truncation_of_a_result_is_found_out(tmp_path, finished):
     (directory,) = finished.glob("*/*/")
     copy = tmp_path / "copy"
     shutil.copytree(directory, copy)
-    content = (directory / results.RESULT).read_bytes().rstrip()
+    content = (directory / store.RESULT).read_bytes().rstrip()
     for length in range(0, len(content), 7):
-        (copy / results.RESULT).write_bytes(content[:length])
+        (copy / store.RESULT).write_bytes(content[:length])
         with pytest.raises(DamagedError, match=r"result\.json"):
             read_run(copy)
 
@@ -136,9 +136,9 @@ def test_a_result_that_makes_no_sense_is_found_out(tmp_path, finished, key, valu
     (directory,) = finished.glob("*/*/")
     copy = tmp_path / "study" / "run"
     shutil.copytree(directory, copy)
-    stored = json.loads((copy / results.RESULT).read_text())
+    stored = json.loads((copy / store.RESULT).read_text())
     del stored["digest"]
-    (copy / results.RESULT).write_text(json.dumps(stored | {key: value}))
+    (copy / store.RESULT).write_text(json.dumps(stored | {key: value}))
     with pytest.raises(DamagedError):
         read_run(copy)
     runs, broken = read_study(copy.parent)
@@ -150,10 +150,10 @@ def test_a_result_of_before_is_still_read(tmp_path, finished):
     (directory,) = finished.glob("*/*/")
     copy = tmp_path / "copy"
     shutil.copytree(directory, copy)
-    stored = json.loads((copy / results.RESULT).read_text())
+    stored = json.loads((copy / store.RESULT).read_text())
     for key in ("commit", "configuration", "digest"):
         del stored[key]
-    (copy / results.RESULT).write_text(json.dumps(stored))
+    (copy / store.RESULT).write_text(json.dumps(stored))
     assert read_run(copy).result.configuration == {}
 
 
@@ -162,7 +162,7 @@ def test_losses_without_their_result_are_cut_to_what_the_result_knows(tmp_path, 
     (short,), (long,) = finished.glob("*/*/"), longer.glob("*/*/")
     copy = tmp_path / "copy"
     shutil.copytree(short, copy)
-    shutil.copy(long / results.TRAJECTORY, copy)
+    shutil.copy(long / store.TRAJECTORY, copy)
     assert len(read_run(copy).trajectory) == 8
 
 
@@ -171,7 +171,7 @@ def test_a_directory_of_another_configuration_is_left_alone(cli, tmp_path, finis
     shutil.copytree(finished, output_dir)
     (directory,) = output_dir.glob("*/*/")
     foreign = replace(read_run(directory).result, config_hash="0" * 16)
-    results.write_result(directory, foreign)
+    store.write_result(directory, foreign)
     outcome = cli(*RUN, "stop.max_steps=12", f"output_dir={output_dir}")
     assert outcome.code == 1 and "another configuration" in outcome.err
     assert len(outcome.err.strip().splitlines()) == 1
@@ -189,11 +189,11 @@ def test_a_wrong_digit_anywhere_in_a_result_is_found_out(tmp_path, finished):
     copy = tmp_path / "copy"
     shutil.copytree(directory, copy)
     expected = read_run(directory).result
-    content = (directory / results.RESULT).read_bytes()
+    content = (directory / store.RESULT).read_bytes()
     digits = [position for position, byte in enumerate(content) if chr(byte).isdigit()]
     assert len(digits) > 100
     for position in digits:
-        (copy / results.RESULT).write_bytes(_flipped(content, position))
+        (copy / store.RESULT).write_bytes(_flipped(content, position))
         try:
             found = read_run(copy).result
         except DamagedError:
@@ -219,7 +219,7 @@ def test_a_checkpoint_that_is_not_this_runs_is_set_aside(cli, tmp_path, finished
     output_dir = tmp_path / "out"
     shutil.copytree(finished, output_dir)
     (directory,) = output_dir.glob("*/*/")
-    path = directory / results.CHECKPOINT
+    path = directory / store.CHECKPOINT
     torch.save(FOREIGN[kind](torch.load(path, weights_only=True)), path)
     outcome = cli(*RUN, "stop.max_steps=12", f"output_dir={output_dir}")
     assert outcome.code == 0, outcome.err

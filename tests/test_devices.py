@@ -13,18 +13,21 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from cbs_lightning import checks, gpus, record
 from cbs_lightning.callbacks.checkpoint import TimedCheckpoint
-from cbs_lightning.config import compose, config_hash
+from cbs_lightning.config import checks
+from cbs_lightning.config.compose import compose, config_hash
 from cbs_lightning.errors import ConfigError
-from cbs_lightning.gpus import disagreement, gpu_title, own_gpu, slot_directory, visible_gpus
-from cbs_lightning.jobs import AtATime, automatic
-from cbs_lightning.launching import chosen
-from cbs_lightning.locks import BusyError
-from cbs_lightning.memory import automatic_slice
-from cbs_lightning.results import Status, read_run
-from cbs_lightning.run import run, run_directory
-from cbs_lightning.threads import cores
+from cbs_lightning.results import provenance as record
+from cbs_lightning.results.locks import BusyError
+from cbs_lightning.results.result import Status
+from cbs_lightning.results.store import read_run
+from cbs_lightning.sweep import gpus
+from cbs_lightning.sweep.concurrency import AtATime, automatic
+from cbs_lightning.sweep.gpus import disagreement, gpu_title, own_gpu, slot_directory, visible_gpus
+from cbs_lightning.sweep.launching import chosen
+from cbs_lightning.training.memory import automatic_slice
+from cbs_lightning.training.run import run, run_directory
+from cbs_lightning.training.threads import cores
 from tests import simulated_gpus
 from tests.conftest import TINY
 from tests.simulated_gpus import events, simulate
@@ -188,7 +191,7 @@ def simulated(monkeypatch, tmp_path):
 
     def config(gpu, *overrides):
         cfg = compose([*TINY, *given, f"output_dir={tmp_path / 'out'}", *overrides])
-        monkeypatch.setattr("cbs_lightning.run.own_gpu", lambda _: _given(gpu))
+        monkeypatch.setattr("cbs_lightning.training.run.own_gpu", lambda _: _given(gpu))
         return cfg
 
     with mode:

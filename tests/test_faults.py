@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from cbs_lightning import results
 from cbs_lightning.callbacks import TimedCheckpoint
-from cbs_lightning.checkpoints import checked_origin
-from cbs_lightning.results import Request, Status, answer, read_run
-from cbs_lightning.trajectory import RuleName
+from cbs_lightning.results import store
+from cbs_lightning.results.checkpoints import checked_origin
+from cbs_lightning.results.result import Request, Status, answer
+from cbs_lightning.results.store import read_run
+from cbs_lightning.results.trajectory import RuleName
 from tests.conftest import TINY
 from tests.forks import points_to_try, ran
 from tests.test_restart import RUN, assert_same_runs
@@ -36,7 +37,7 @@ def assert_nothing_damaged(output_dir: Path) -> None:
         assert not list(directory.glob("*.corrupt"))
         for checkpoint in directory.glob("*.ckpt"):
             checked_origin(checkpoint.read_bytes())
-        if (directory / results.RESULT).exists():
+        if (directory / store.RESULT).exists():
             read_run(directory)
 
 

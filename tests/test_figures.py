@@ -11,28 +11,29 @@ import pytest
 from matplotlib.collections import FillBetweenPolyCollection, PathCollection
 from matplotlib.testing.compare import compare_images
 
-from cbs_lightning import results
-from cbs_lightning.curves import curves
-from cbs_lightning.figures import (
+from cbs_lightning.analysis.curves import curves
+from cbs_lightning.analysis.hyperparameters import ASSUMED, by_optimizer, hyperparameter_panels
+from cbs_lightning.analysis.loss_curves import POINTS, loss_curve
+from cbs_lightning.analysis.recommend import recommend
+from cbs_lightning.analysis.study import Study, read
+from cbs_lightning.analysis.summary import summary_rows, write_summary
+from cbs_lightning.reporting.figures import (
     draw,
     draw_by_hyperparameter,
     draw_losses,
     draw_tradeoff,
     write_study,
 )
-from cbs_lightning.figures.__main__ import main
-from cbs_lightning.figures.beside_paper import draw_beside_paper
-from cbs_lightning.figures.study import drawn
-from cbs_lightning.hyperparameters import ASSUMED, by_optimizer, hyperparameter_panels
-from cbs_lightning.loss_curves import POINTS, loss_curve
-from cbs_lightning.paper import paper_cells
-from cbs_lightning.recommend import recommend
-from cbs_lightning.results import Request, Result, Status, answer, read_study
-from cbs_lightning.study import Study, read
-from cbs_lightning.summary import summary_rows, write_summary
-from cbs_lightning.tables import table_rows
+from cbs_lightning.reporting.figures.__main__ import main
+from cbs_lightning.reporting.figures.beside_paper import draw_beside_paper
+from cbs_lightning.reporting.figures.study import drawn
+from cbs_lightning.reporting.paper import paper_cells
+from cbs_lightning.reporting.tables import table_rows
+from cbs_lightning.results import store
+from cbs_lightning.results.result import Request, Result, Status, answer
+from cbs_lightning.results.store import read_study
+from cbs_lightning.results.trajectory import RuleName, Trajectory
 from cbs_lightning.theory import constants
-from cbs_lightning.trajectory import RuleName
 from tests import golden
 from tests.golden import save
 from tests.studies import N, make_full_study, make_run, make_study
@@ -53,7 +54,7 @@ def study(tmp_path) -> Path:
 @pytest.fixture
 def without_pictures(monkeypatch) -> None:
     """For what is not about them."""
-    monkeypatch.setattr("cbs_lightning.figures.study.write_figures", lambda study: [])
+    monkeypatch.setattr("cbs_lightning.reporting.figures.study.write_figures", lambda study: [])
 
 
 def study_curves(study: Path):
@@ -193,10 +194,8 @@ def test_unfinished_runs_are_not_told_as_unreached(tmp_path, without_pictures):
     make_run(study, "adam", 16, 3)
     make_run(study, "adam", 32, 4, reached=False)
     directory = next(study.glob("adam-b32-*"))
-    run = results.read_run(directory).result
-    results.write_result(
-        directory, replace(run, status=Status.INTERRUPTED, ended=Status.INTERRUPTED)
-    )
+    run = store.read_run(directory).result
+    store.write_result(directory, replace(run, status=Status.INTERRUPTED, ended=Status.INTERRUPTED))
     curve = study_curves(study)["adam"]
     assert curve.unreached == () and "Not reached" not in plain_answer(curve)
     write_study(study)
@@ -207,8 +206,8 @@ def test_only_an_unfinished_run(tmp_path, without_pictures):
     study = tmp_path / "begun"
     make_run(study, "adam", 8, 2, reached=False)
     directory = next(study.iterdir())
-    run = results.read_run(directory).result
-    results.write_result(directory, replace(run, status=Status.FAILED, ended=Status.FAILED))
+    run = store.read_run(directory).result
+    store.write_result(directory, replace(run, status=Status.FAILED, ended=Status.FAILED))
     assert f"{directory}: failed" in write_study(study)
 
 
@@ -251,11 +250,9 @@ def test_summary_answers_other_thresholds_from_the_losses(tmp_path):
     study = tmp_path / "ladder"
     make_run(study, "adam", 10, 2)
     directory = next(study.iterdir())
-    run = results.read_run(directory)
+    run = store.read_run(directory)
     loss = np.geomspace(3, 0.03, len(run.trajectory)).astype(np.float32)
-    results.write_trajectory(
-        directory, results.Trajectory(loss, run.trajectory.correct, run.trajectory.size)
-    )
+    store.write_trajectory(directory, Trajectory(loss, run.trajectory.correct, run.trajectory.size))
     runs, _ = read_study(study)
     rows = [row for row in summary_rows(runs) if row.rule is RuleName.EPOCH]
     # The epochs' means are 1.17 and 0.117.
@@ -325,14 +322,14 @@ def test_nothing_there(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        (results.RESULT, b""),
-        (results.RESULT, b"{"),
-        (results.RESULT, b"[]"),
-        (results.RESULT, b'{"status": "fine"}'),
-        (results.TRAJECTORY, b""),
-        (results.TRAJECTORY, b"PK\x03\x04 garbage"),
-        (results.RESULT, None),
-        (results.TRAJECTORY, None),
+        (store.RESULT, b""),
+        (store.RESULT, b"{"),
+        (store.RESULT, b"[]"),
+        (store.RESULT, b'{"status": "fine"}'),
+        (store.TRAJECTORY, b""),
+        (store.TRAJECTORY, b"PK\x03\x04 garbage"),
+        (store.RESULT, None),
+        (store.TRAJECTORY, None),
     ],
 )
 def test_a_broken_run_directory_is_named_and_skipped(
@@ -350,7 +347,7 @@ def test_a_broken_run_directory_is_named_and_skipped(
 
 def test_only_broken_runs(tmp_path, monkeypatch, capsys):
     make_run(tmp_path / "broken", "adam", 8, 2)
-    (next((tmp_path / "broken").iterdir()) / results.RESULT).write_text("")
+    (next((tmp_path / "broken").iterdir()) / store.RESULT).write_text("")
     assert "no run that can be read" in figures(monkeypatch, capsys, tmp_path)
 
 
@@ -387,7 +384,7 @@ def test_odd_studies(tmp_path):
 def test_as_a_command(tmp_path):
     make_run(tmp_path / "one", "adam", 8, 2)
     done = subprocess.run(
-        [sys.executable, "-m", "cbs_lightning.figures", str(tmp_path)],
+        [sys.executable, "-m", "cbs_lightning.reporting.figures", str(tmp_path)],
         capture_output=True,
         text=True,
         cwd=Path(__file__).parents[1],
@@ -511,9 +508,9 @@ def test_a_spike_or_a_loss_of_zero_is_drawn_as_it_is(tmp_path, spike):
     for batch_size in (10, 20):
         make_run(study, "adam", batch_size, 8, falling=True)
         directory = next(study.glob(f"adam-b{batch_size}-*"))
-        trajectory = results.read_run(directory).trajectory
+        trajectory = store.read_run(directory).trajectory
         trajectory.loss[: 1000 // batch_size if spike == 0 else 1] = spike
-        results.write_trajectory(directory, trajectory)
+        store.write_trajectory(directory, trajectory)
     found, _ = read(study)
     curve = found.loss_curves["adam"][0]
     expected = found.runs[0].trajectory.loss.reshape(16, 100).astype(float).mean(axis=1)
@@ -527,8 +524,8 @@ def test_runs_of_another_window_answer_by_the_usual_one(tmp_path):
     for batch_size in (8, 16, 32):
         make_run(study, "adam", batch_size, 6, falling=True)
     directory = next(study.glob("adam-b16-*"))
-    run = results.read_run(directory).result
-    results.write_result(directory, replace(run, window=300))
+    run = store.read_run(directory).result
+    store.write_result(directory, replace(run, window=300))
     found, _ = read(study)
     rows = [row for row in found.rows if (row.threshold, row.rule) == (1.0, found.request.rule)]
     assert [(row.window, row.steps) for row in rows] == [
@@ -735,7 +732,7 @@ def test_a_study_of_hyperparameters_alone_has_no_curves_over_batch_sizes(tmp_pat
     for number, lr in enumerate((0.1, 0.01, 0.001)):
         result = make_run(study, "sgd", 8, 2 + number, variant=f"sgd lr={lr}")
         directory = next(study.glob(f"sgd,lr={lr}-*"))
-        results.write_result(directory, replace(result, lr=lr))
+        store.write_result(directory, replace(result, lr=lr))
     lines = write_study(study)
     written = sorted(path.name for path in (study / "figures").glob("*.png"))
     assert written == ["contact_sheet.png", "hyperparameters_sgd_b8.png"]

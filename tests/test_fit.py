@@ -12,11 +12,12 @@ import pytest
 import torch
 from scipy.optimize import minimize_scalar
 
-from cbs_lightning.fit import FORM_ERROR, Fit, compare, fit
-from cbs_lightning.forms import Shape
-from cbs_lightning.measurements import measurements
-from cbs_lightning.noisy_quadratic import NoisyQuadratic
-from cbs_lightning.readings import end_of_perfect_scaling
+from cbs_lightning.fit import compare, fit
+from cbs_lightning.fit.forms import Shape
+from cbs_lightning.fit.measurements import measurements
+from cbs_lightning.fit.minimum import end_of_perfect_scaling
+from cbs_lightning.fit.single import FORM_ERROR, Fit
+from cbs_lightning.theory.noisy_quadratic import NoisyQuadratic
 
 TWELVE = 2.0 ** np.arange(2, 14)
 PUBLISHED = json.loads(Path(__file__).with_name("published_curves.json").read_text())["series"]
@@ -402,7 +403,7 @@ def test_the_interval_covers_the_exact_b_star(seeds, sweeps, most):
 
 def test_the_interval_covers_where_the_form_is_exact(monkeypatch):
     """The noise alone: without what is added for the form."""
-    monkeypatch.setattr("cbs_lightning.fit.FORM_ERROR", {"iiduka": 0.0, "nested": 0.0})
+    monkeypatch.setattr("cbs_lightning.fit.single.FORM_ERROR", {"iiduka": 0.0, "nested": 0.0})
     rng = np.random.default_rng(3)
     covered = {"iiduka": 0, "nested": 0}
     for _ in range(100):

@@ -4,12 +4,14 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from cbs_lightning import checks, jobs, system_memory
-from cbs_lightning.config import compose, config_hash
+from cbs_lightning.config import checks
+from cbs_lightning.config.compose import compose, config_hash
 from cbs_lightning.errors import ConfigError
-from cbs_lightning.jobs import COMPILER, PROCESS, Need, at_a_time, automatic, needs
-from cbs_lightning.launching import chosen
-from cbs_lightning.memory import USABLE, peak_of_batch, peak_of_step
+from cbs_lightning.sweep import concurrency as jobs
+from cbs_lightning.sweep.concurrency import COMPILER, PROCESS, Need, at_a_time, automatic, needs
+from cbs_lightning.sweep.launching import chosen
+from cbs_lightning.training import system_memory
+from cbs_lightning.training.memory import USABLE, peak_of_batch, peak_of_step
 from tests.conftest import TINY
 from tests.test_memory import images, made
 
@@ -39,7 +41,7 @@ def machine(monkeypatch):
     """As if this were a machine with so many cores and so much memory, and no GPU."""
 
     def be(cores, memory=1000 * GB, gpu=False):
-        monkeypatch.setattr("cbs_lightning.threads.cores", lambda: cores)
+        monkeypatch.setattr("cbs_lightning.training.threads.cores", lambda: cores)
         monkeypatch.setattr(jobs, "cores", lambda: cores)
         monkeypatch.setattr(jobs, "total_memory", lambda: memory)
         monkeypatch.setitem(checks.GPUS, "cuda", lambda: gpu)
@@ -187,7 +189,7 @@ def test_a_launcher_that_is_named_decides(machine):
 
 
 def test_how_many_at_a_time_is_no_part_of_a_run(tiny):
-    from cbs_lightning.run import run
+    from cbs_lightning.training.run import run
 
     one, other = tiny("stop.max_steps=1"), tiny("stop.max_steps=1", "jobs=5")
     assert config_hash(one) == config_hash(other)

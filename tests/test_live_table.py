@@ -8,9 +8,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from cbs_lightning.board import Board, JobState, Phase
-from cbs_lightning.live_table import LiveTable, bar_share, drawn, rows_shown, shortened
-from cbs_lightning.results import Status
+from cbs_lightning.results.result import Status
+from cbs_lightning.sweep.live.board import Board, JobState, Phase
+from cbs_lightning.sweep.live.table import LiveTable, bar_share, drawn, rows_shown, shortened
 from tests.conftest import TINY
 from tests.forks import ran
 from tests.test_signals import SLOWLY

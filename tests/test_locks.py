@@ -15,16 +15,17 @@ from pathlib import Path
 import pytest
 
 from cbs_lightning.errors import UserError
-from cbs_lightning.locks import LOCK, BusyError, locked
-from cbs_lightning.results import CONFIG, Status, read_run
-from cbs_lightning.run import run, run_directory
+from cbs_lightning.results.locks import LOCK, BusyError, locked
+from cbs_lightning.results.result import Status
+from cbs_lightning.results.store import CONFIG, read_run
+from cbs_lightning.training.run import run, run_directory
 from tests.conftest import TINY
 
 ROOT = Path(__file__).parents[1]
 HOLD = """
 import sys, time
 from pathlib import Path
-from cbs_lightning.locks import locked
+from cbs_lightning.results.locks import locked
 with locked(Path(sys.argv[1]), "holder", wait=True):
     print("held", flush=True)
     time.sleep(600)
@@ -150,7 +151,7 @@ def test_a_directory_that_vanishes_while_it_is_waited_for_takes_one_line(tiny):
 WRITE = """
 import os, socket, sys
 from pathlib import Path
-from cbs_lightning.storage import write_atomically
+from cbs_lightning.files import write_atomically
 path, name = Path(sys.argv[1]), sys.argv[2]
 os.getpid = lambda: 1  # as a process on another machine may have
 socket.gethostname = lambda: name

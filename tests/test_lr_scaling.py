@@ -11,19 +11,20 @@ import pytest
 from omegaconf import OmegaConf
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from cbs_lightning import results
-from cbs_lightning.config import compose, config_hash
-from cbs_lightning.curves import Curve
-from cbs_lightning.figures import write_study
-from cbs_lightning.figures.study import drawn
-from cbs_lightning.hyperparameters import hyperparameter_panels
-from cbs_lightning.learning_rate import Scaling, learning_rate
-from cbs_lightning.lr_comparison import lr_comparisons, lr_of, tuned_curves
-from cbs_lightning.results import Status, read_run
-from cbs_lightning.run import run, run_directory
-from cbs_lightning.study import read
-from cbs_lightning.summary import write_summary
-from cbs_lightning.tuning import expanded
+from cbs_lightning.analysis.curves import Curve
+from cbs_lightning.analysis.hyperparameters import hyperparameter_panels
+from cbs_lightning.analysis.lr_comparison import lr_comparisons, lr_of, tuned_curves
+from cbs_lightning.analysis.study import read
+from cbs_lightning.analysis.summary import write_summary
+from cbs_lightning.config.compose import compose, config_hash
+from cbs_lightning.optim.learning_rate import Scaling, learning_rate
+from cbs_lightning.reporting.figures import write_study
+from cbs_lightning.reporting.figures.study import drawn
+from cbs_lightning.results import store
+from cbs_lightning.results.result import Status
+from cbs_lightning.results.store import read_run
+from cbs_lightning.sweep.tuning import expanded
+from cbs_lightning.training.run import run, run_directory
 from tests.conftest import TINY
 from tests.studies import make_run
 from tests.test_restart import assert_same_runs
@@ -58,7 +59,7 @@ def test_a_scaled_rate_is_one_set_by_hand_and_is_seen(tiny, capsys):
     assert capsys.readouterr().out.splitlines()[0] == told
     one, other, third = (losses(cfg) for cfg in (scaled, by_hand, plain))
     assert np.array_equal(one, other) and not np.array_equal(one, third)
-    stored = OmegaConf.load(run_directory(scaled) / results.CONFIG)
+    stored = OmegaConf.load(run_directory(scaled) / store.CONFIG)
     assert stored.optimizer.lr == 0.001 and stored.lr_scaling == "linear"
     rates = events_of(run_directory(scaled)).Scalars("learning_rate/by_step")
     assert {event.value for event in rates} == {np.float32(0.002)}
@@ -231,11 +232,11 @@ def made(study: Path, batch_size: int, epochs: int, **settings) -> None:
         study, "adam", batch_size, epochs or 40, variant=variant, reached=epochs is not None,
         seed=settings.get("seed", 0),
     )  # fmt: skip
-    directory = results.run_directory(
+    directory = store.run_directory(
         study.parent, study.name, variant, batch_size, result.seed, result.config_hash
     )
     configuration = result.configuration | {"lr_scaling": scaling}
-    results.write_result(
+    store.write_result(
         directory,
         replace(
             result, lr=lr, configuration=configuration, hyperparameters={"betas": [0.9, 0.999]}
@@ -406,7 +407,7 @@ def test_the_figure_shows_what_the_summary_says(study):
 
 
 def test_people_and_scripts_are_told(study, monkeypatch):
-    monkeypatch.setattr("cbs_lightning.figures.study.write_figures", lambda study: [])
+    monkeypatch.setattr("cbs_lightning.reporting.figures.study.write_figures", lambda study: [])
     told = write_study(study)
     assert any(line.startswith("  adam: b* = 4 (the smallest tried) with a fixed") for line in told)
     assert any(line.startswith("  adam lr tuned: use b = 20") for line in told)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from cbs_lightning.config import compose
-from cbs_lightning.results import Result, Status
-from cbs_lightning.run import run
+from cbs_lightning.config.compose import compose
+from cbs_lightning.results.result import Result, Status
+from cbs_lightning.training.run import run
 
 pytestmark = pytest.mark.slow
 

@@ -7,17 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cbs_lightning.across_thresholds import across_thresholds
-from cbs_lightning.curves import Curve, Point
-from cbs_lightning.figures import draw_by_threshold
-from cbs_lightning.joint_fit import joint_fit
-from cbs_lightning.measurements import measurements
-from cbs_lightning.readings import measured_minimum
-from cbs_lightning.recommend import recommend
-from cbs_lightning.recommendation_file import write_recommendations
-from cbs_lightning.results import Result, Status
+from cbs_lightning.analysis.curves import Curve, Point
+from cbs_lightning.analysis.recommend import recommend
+from cbs_lightning.analysis.thresholds import across_thresholds
+from cbs_lightning.fit.joint import joint_fit
+from cbs_lightning.fit.measurements import measurements
+from cbs_lightning.fit.minimum import measured_minimum
+from cbs_lightning.reporting.figures import draw_by_threshold
+from cbs_lightning.reporting.recommendation_file import write_recommendations
+from cbs_lightning.results.result import Result, Status
+from cbs_lightning.results.trajectory import RuleName
 from cbs_lightning.theory import constants
-from cbs_lightning.trajectory import RuleName
 from tests.studies import make_run
 
 SIZES = (4, 8, 16, 32, 64, 128, 256, 512)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from cbs_lightning import record
-from cbs_lightning.config import compose, config_hash
+from cbs_lightning.config.compose import compose, config_hash
 from cbs_lightning.errors import ConfigError, UserError
-from cbs_lightning.results import CONFIG, RESULT, read_run
-from cbs_lightning.run import run, run_directory
+from cbs_lightning.results import provenance as record
+from cbs_lightning.results.store import CONFIG, RESULT, read_run
+from cbs_lightning.training.run import run, run_directory
 from tests.conftest import TINY
 
 TRUSTED = "trusted_packages=[tests]"
@@ -62,7 +62,7 @@ def test_the_commit_is_that_of_the_code(tmp_path, monkeypatch):
         name = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
         subprocess.run(["git", "-C", tmp_path, *name, *arguments], check=True, capture_output=True)
 
-    monkeypatch.setattr(record, "ROOT", tmp_path)
+    monkeypatch.setattr(record, "PROJECT", tmp_path)
     commit = record.commit.__wrapped__
     assert commit() is None
     git("init")
@@ -100,7 +100,7 @@ def test_stored_configurations_can_be_swept_over(cli, tmp_path, stored):
 
 
 def test_a_run_with_an_automatic_slice_repeats_with_that_slice(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr("cbs_lightning.build.automatic_slice", lambda *_: 100)
+    monkeypatch.setattr("cbs_lightning.training.build.automatic_slice", lambda *_: 100)
     cfg = tiny("model=restless", "micro_batch_size=auto", "stop.max_steps=4")
     run(cfg)
     again = compose([f"repeat='{run_directory(cfg)}'", TRUSTED, f"output_dir={tmp_path / 'again'}"])
@@ -130,7 +130,7 @@ EVIL = {  # what a stored configuration could try, and what is said to it
         "only modules, optimizers"
     ),
     "optimizer._target_=torch.nothing": "only modules, optimizers",
-    "optimizer._target_=cbs_lightning.storage.os.remove": "only modules, optimizers",
+    "optimizer._target_=cbs_lightning.files.os.remove": "only modules, optimizers",
     "optimizer._target_=hydra.utils.instantiate": "may only use",
     "+optimizer.eps._target_=os.system": "optimizer.eps._target_=os.system",
     "+model.extra.deep._target_=os.system": "model.extra.deep._target_=os.system",

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from cbs_lightning import results
-from cbs_lightning.report import REPORT, write_report
-from cbs_lightning.report.__main__ import main
-from cbs_lightning.report.page import page
-from cbs_lightning.study import read
-from cbs_lightning.summary import write_summary
+from cbs_lightning.analysis.study import read
+from cbs_lightning.analysis.summary import write_summary
+from cbs_lightning.reporting.report import REPORT, write_report
+from cbs_lightning.reporting.report.__main__ import main
+from cbs_lightning.reporting.report.page import page
+from cbs_lightning.results import store
 from tests.studies import make_full_study, make_run, make_study
 
 
@@ -149,7 +149,7 @@ def test_as_a_command(tmp_path, monkeypatch, capsys):
     make_study(tmp_path / "first")
     make_run(tmp_path / "second", "adam", 8, 2)
     broken = next((tmp_path / "first").glob("sgd-b4-*"))
-    (broken / results.RESULT).write_text("")
+    (broken / store.RESULT).write_text("")
     monkeypatch.setattr(sys, "argv", ["report", str(tmp_path)])
     main()
     out = capsys.readouterr().out

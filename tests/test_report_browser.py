@@ -12,8 +12,8 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.support.select import Select
 from selenium.webdriver.support.wait import WebDriverWait
 
-from cbs_lightning.report import REPORT, write_report
-from cbs_lightning.study import Study, read
+from cbs_lightning.analysis.study import Study, read
+from cbs_lightning.reporting.report import REPORT, write_report
 from tests.browser import chromium, console_errors, prefer_dark, requests_elsewhere, resize
 from tests.studies import make_full_study, make_run, make_searched_study
 

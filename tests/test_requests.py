@@ -3,14 +3,15 @@
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from cbs_lightning import results
-from cbs_lightning.config import compose
+from cbs_lightning.config.compose import compose
 from cbs_lightning.errors import ConfigError
 from cbs_lightning.models import Classifier
-from cbs_lightning.results import Request, Status, answer, read_run
-from cbs_lightning.run import run, run_directory
-from cbs_lightning.training import Interrupted
-from cbs_lightning.trajectory import RuleName
+from cbs_lightning.results import store
+from cbs_lightning.results.result import Request, Status, answer
+from cbs_lightning.results.store import read_run
+from cbs_lightning.results.trajectory import RuleName
+from cbs_lightning.training.run import run, run_directory
+from cbs_lightning.training.train import Interrupted
 from tests.test_run import forbid_training, interrupt_after
 
 
@@ -65,7 +66,7 @@ def test_an_interrupted_retraining_leaves_the_finished_run_alone_and_goes_on(tin
         with pytest.raises(Interrupted):
             run(tiny("stop.loss=1.0"))
     assert read_run(run_directory(cfg)).result == finished
-    assert (run_directory(cfg) / results.CHECKPOINT).exists()
+    assert (run_directory(cfg) / store.CHECKPOINT).exists()
     assert run(tiny("stop.loss=1.0")).loss <= 1.0
 
 
@@ -97,8 +98,8 @@ def test_a_checkpoint_that_cannot_be_read_is_set_aside(tiny, capsys):
     cfg = tiny("stop.loss=1.5")
     directory = run_directory(cfg)
     directory.mkdir(parents=True)
-    (directory / results.CONFIG).write_text("threads: 1\n")
-    (directory / results.CHECKPOINT).write_bytes(b"garbage")
+    (directory / store.CONFIG).write_text("threads: 1\n")
+    (directory / store.CHECKPOINT).write_bytes(b"garbage")
     assert run(cfg).status is Status.REACHED
     assert "last.ckpt: damaged" in capsys.readouterr().out
     assert (directory / "last.ckpt.corrupt").exists()

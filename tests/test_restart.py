@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cbs_lightning.results import CHECKPOINT, RESULT, TRAJECTORY
+from cbs_lightning.results.store import CHECKPOINT, RESULT, TRAJECTORY
 from tests.conftest import TINY
 from tests.forks import moments, points_to_try, ran
 

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from cbs_lightning import results
 from cbs_lightning.callbacks import TrajectoryRecorder
 from cbs_lightning.errors import UserError
 from cbs_lightning.models import Classifier
-from cbs_lightning.results import Request, Result, Status, answer, read_run
-from cbs_lightning.run import run, run_directory
-from cbs_lightning.training import Interrupted, step_budget
-from cbs_lightning.trajectory import RuleName
+from cbs_lightning.results import store
+from cbs_lightning.results.result import Request, Result, Status, answer
+from cbs_lightning.results.store import read_run
+from cbs_lightning.results.trajectory import RuleName
+from cbs_lightning.training.run import run, run_directory
+from cbs_lightning.training.train import Interrupted, step_budget
 
 CONTRACT = [
     "schema_version",
@@ -54,7 +55,7 @@ def forbid_training(monkeypatch):
     def train(*_):
         raise AssertionError("trained what it knew")
 
-    monkeypatch.setattr("cbs_lightning.run.train", train)
+    monkeypatch.setattr("cbs_lightning.training.run.train", train)
 
 
 def test_a_run_that_reaches_its_threshold(tiny):
@@ -90,7 +91,7 @@ def test_the_files_of_a_run(tiny):
     run(cfg)
     directory = run_directory(cfg)
     assert {"result.json", "trajectory.npz", "config.yaml"} <= {p.name for p in directory.iterdir()}
-    assert not (directory / results.CHECKPOINT).exists()
+    assert not (directory / store.CHECKPOINT).exists()
     stored = json.loads((directory / "result.json").read_text())
     assert set(CONTRACT) <= set(stored)
     assert set(stored) == {field.name for field in fields(Result)} | {"digest"}
@@ -164,10 +165,10 @@ def test_a_run_that_fails_says_so_and_keeps_what_it_has(tiny, monkeypatch):
     stored = read_run(run_directory(cfg))
     assert stored.result.status is Status.FAILED
     assert stored.result.steps_run == 16
-    assert "the roof fell in" in (run_directory(cfg) / results.ERROR).read_text()
+    assert "the roof fell in" in (run_directory(cfg) / store.ERROR).read_text()
     # The same command tries again.
     assert run(cfg).status is Status.EXHAUSTED
-    assert not (run_directory(cfg) / results.ERROR).exists()
+    assert not (run_directory(cfg) / store.ERROR).exists()
 
 
 def test_a_run_that_fails_after_its_threshold_is_not_taken_for_finished(tiny, monkeypatch):
@@ -214,7 +215,7 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
     stored = read_run(run_directory(cfg))
     assert stored.result.status is Status.INTERRUPTED
     assert stored.result.steps_run == len(stored.trajectory) == steps
-    assert (run_directory(cfg) / results.CHECKPOINT).exists()
+    assert (run_directory(cfg) / store.CHECKPOINT).exists()
     result = run(cfg)
     assert result.status is Status.EXHAUSTED and result.steps_run == 24
     expected = read_run(run_directory(undisturbed)).trajectory
@@ -222,7 +223,7 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
     assert np.array_equal(found.loss, expected.loss)
     assert np.array_equal(found.correct, expected.correct)
     assert np.array_equal(found.size, expected.size)
-    assert not (run_directory(cfg) / results.CHECKPOINT).exists()
+    assert not (run_directory(cfg) / store.CHECKPOINT).exists()
 
 
 def test_checkpoints_are_taken_by_time_and_load_safely(tiny, monkeypatch):
@@ -239,7 +240,7 @@ def test_checkpoints_are_taken_by_time_and_load_safely(tiny, monkeypatch):
         interrupt_after(patch, 2)
         with pytest.raises(Interrupted):
             run(tiny("seed=1"))
-    torch.load(run_directory(tiny("seed=1")) / results.CHECKPOINT, weights_only=True)
+    torch.load(run_directory(tiny("seed=1")) / store.CHECKPOINT, weights_only=True)
 
 
 def test_the_same_command_reuses_what_is_finished(tiny, monkeypatch):
@@ -277,7 +278,7 @@ def test_a_stricter_threshold_or_a_larger_budget_trains_on(tiny):
 def test_a_damaged_result_is_trained_anew(tiny, capsys):
     cfg = tiny("stop.loss=1.5")
     result = run(cfg)
-    (run_directory(cfg) / results.RESULT).write_text("{")
+    (run_directory(cfg) / store.RESULT).write_text("{")
     again = run(cfg)
     assert "result.json: damaged" in capsys.readouterr().out
     assert again.steps == result.steps
@@ -329,7 +330,7 @@ def test_slices_of_a_batch_are_recorded_and_change_little_without_batch_norm(tin
 
 
 def test_slices_with_batch_norm_are_warned_about(tmp_path, capsys):
-    from cbs_lightning.config import compose
+    from cbs_lightning.config.compose import compose
 
     run(compose([f"output_dir={tmp_path}", "stop.max_steps=1", "micro_batch_size=32"]))
     assert "BatchNorm" in capsys.readouterr().out
@@ -343,7 +344,7 @@ def test_slices_with_batch_norm_are_warned_about(tmp_path, capsys):
     ],
 )
 def test_real_data_trains_with_falling_loss(real_data, tmp_path, overrides, steps):
-    from cbs_lightning.config import compose
+    from cbs_lightning.config.compose import compose
 
     cfg = compose(
         [
@@ -371,7 +372,7 @@ def test_under_slurm_no_other_runs_checkpoint_is_taken(tiny, tmp_path, monkeypat
         interrupt_after(patch, 2)
         with pytest.raises(Interrupted):
             run(interrupted)
-    (run_directory(interrupted) / results.CHECKPOINT).rename(tmp_path / "hpc_ckpt_1.ckpt")
+    (run_directory(interrupted) / store.CHECKPOINT).rename(tmp_path / "hpc_ckpt_1.ckpt")
     for name, value in {"NTASKS": "1", "JOB_ID": "7", "PROCID": "0", "LOCALID": "0"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     again = tiny("stop.max_steps=4", f"output_dir={tmp_path / 'slurm'}")

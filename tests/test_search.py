@@ -7,9 +7,9 @@ from itertools import combinations
 import pytest
 
 from benchmarks.search import conclude, grid, quadratics, replays, score, search
-from cbs_lightning.beliefs import NOISE, beliefs
-from cbs_lightning.measurements import measurements
-from cbs_lightning.search import Proposal, Search, Trial
+from cbs_lightning.fit.measurements import measurements
+from cbs_lightning.search.posterior import NOISE, beliefs
+from cbs_lightning.search.search import Proposal, Search, Trial
 from tests.studies import make_run, make_study
 
 SIZES = tuple(2**power for power in range(2, 11))

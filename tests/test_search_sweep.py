@@ -11,21 +11,23 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-import cbs_lightning.run
-from cbs_lightning import results, search_sweep
+import cbs_lightning.training.run
+from cbs_lightning.analysis.recommend import recommend
+from cbs_lightning.analysis.study import read
+from cbs_lightning.analysis.summary import write_summary
 from cbs_lightning.callbacks import TrajectoryRecorder
 from cbs_lightning.errors import UserError
-from cbs_lightning.figures.by_batch_size import ARROW, draw
-from cbs_lightning.most_sfo import MostSfo
-from cbs_lightning.recommend import recommend
-from cbs_lightning.results import Status, read_run
-from cbs_lightning.run import run, run_directory
-from cbs_lightning.search import Search
-from cbs_lightning.search_settings import Budget, SearchSettings
-from cbs_lightning.search_sweep import SearchSweep
-from cbs_lightning.study import read
-from cbs_lightning.summary import write_summary
-from cbs_lightning.training import Interrupted
+from cbs_lightning.reporting.figures.by_batch_size import ARROW, draw
+from cbs_lightning.results import store
+from cbs_lightning.results.result import Status
+from cbs_lightning.results.sfo_limit import MostSfo
+from cbs_lightning.results.store import read_run
+from cbs_lightning.search.search import Search
+from cbs_lightning.search.settings import Budget, SearchSettings
+from cbs_lightning.sweep import search_sweep
+from cbs_lightning.sweep.search_sweep import SearchSweep
+from cbs_lightning.training.run import run, run_directory
+from cbs_lightning.training.train import Interrupted
 from tests.conftest import TINY
 from tests.forks import ROOT, ran
 from tests.studies import make_run, make_searched_study
@@ -53,13 +55,13 @@ def bounded(tiny, tmp_path):
 def trained(monkeypatch):
     """(batch size, seed) of every run that is trained from now on."""
     found = []
-    train = cbs_lightning.run.train
+    train = cbs_lightning.training.run.train
 
     def counting(cfg, *rest):
         found.append((cfg.batch_size, cfg.seed))
         return train(cfg, *rest)
 
-    monkeypatch.setattr(cbs_lightning.run, "train", counting)
+    monkeypatch.setattr(cbs_lightning.training.run, "train", counting)
     return found
 
 
@@ -95,7 +97,7 @@ def test_a_run_is_given_up_after_the_chunk_that_costs_too_much(bounded, batch_si
     assert result.sfo_answered == steps * min(batch_size, 1797)
     directory = run_directory(cfg)
     assert read_run(directory).result == result
-    assert (directory / results.CHECKPOINT).exists()
+    assert (directory / store.CHECKPOINT).exists()
 
 
 def test_a_bound_that_is_lowered_meanwhile_counts(bounded, monkeypatch, tmp_path):
@@ -122,14 +124,14 @@ def test_a_threshold_met_in_the_last_chunk_is_not_missed(tiny, bounded, tmp_path
     assert steps % 128 not in (0, 127)
     result = run(bounded(4 * (steps - 1), *asked))
     assert (result.status, result.steps) == (Status.REACHED, steps)
-    assert not (run_directory(bounded(1, *asked)) / results.CHECKPOINT).exists()
+    assert not (run_directory(bounded(1, *asked)) / store.CHECKPOINT).exists()
 
 
 def test_the_end_of_the_budget_is_no_giving_up(bounded):
     cfg = bounded(4096, "stop.loss=1e-9", "stop.max_steps=17")
     result = run(cfg)
     assert (result.status, result.ended) == (Status.EXHAUSTED, Status.EXHAUSTED)
-    assert not (run_directory(cfg) / results.CHECKPOINT).exists()
+    assert not (run_directory(cfg) / store.CHECKPOINT).exists()
 
 
 @pytest.mark.parametrize("rule", ["epoch", "window"])
@@ -144,7 +146,7 @@ def test_what_was_given_up_trains_on_as_if_nothing_had_happened(tiny, bounded, t
         read_run(run_directory(tiny(*asked))).trajectory.loss,
         read_run(run_directory(free)).trajectory.loss,
     )
-    assert not (run_directory(tiny(*asked)) / results.CHECKPOINT).exists()
+    assert not (run_directory(tiny(*asked)) / store.CHECKPOINT).exists()
 
 
 def test_what_cost_too_much_is_known_already(tiny, bounded, monkeypatch, capsys):
@@ -171,7 +173,7 @@ def test_an_interrupted_run_that_costs_too_much_by_now_is_given_up(bounded, monk
     cfg = bounded(3000, "stop.loss=1e-9")
     result = run(cfg)
     assert (result.status, result.ended) == (Status.ABANDONED, Status.ABANDONED)
-    assert result.steps_run == 12 and (run_directory(cfg) / results.CHECKPOINT).exists()
+    assert result.steps_run == 12 and (run_directory(cfg) / store.CHECKPOINT).exists()
 
 
 def test_giving_up_sooner_does_not_replace_longer_losses(tiny, bounded, monkeypatch):
@@ -496,14 +498,14 @@ def test_a_budget_does_not_hide_that_no_run_can_reach_it(cli, tmp_path):
 
 
 def test_one_seed_that_failed_leaves_its_batch_size_in(cli, tmp_path, monkeypatch):
-    train = cbs_lightning.run.train
+    train = cbs_lightning.training.run.train
 
     def fails(cfg, *rest):
         if (cfg.batch_size, cfg.seed) == (32, 1):
             raise RuntimeError("the roof fell in")
         return train(cfg, *rest)
 
-    monkeypatch.setattr(cbs_lightning.run, "train", fails)
+    monkeypatch.setattr(cbs_lightning.training.run, "train", fails)
     outcome = cli(*SEARCH, "batch_size=16,32,64", "seed=0,1,2", f"output_dir={tmp_path}")
     assert outcome.code == 1
     assert re.search(r"^adam lr=0.1: b\* = 32: ", outcome.out, re.MULTILINE)
@@ -511,7 +513,7 @@ def test_one_seed_that_failed_leaves_its_batch_size_in(cli, tmp_path, monkeypatc
 
 
 def test_a_failed_run_is_not_tried_for_ever(cli, tmp_path, monkeypatch):
-    train, tried = cbs_lightning.run.train, []
+    train, tried = cbs_lightning.training.run.train, []
 
     def fails(cfg, *rest):
         tried.append(cfg.batch_size)
@@ -519,7 +521,7 @@ def test_a_failed_run_is_not_tried_for_ever(cli, tmp_path, monkeypatch):
             raise RuntimeError("the roof fell in")
         return train(cfg, *rest)
 
-    monkeypatch.setattr(cbs_lightning.run, "train", fails)
+    monkeypatch.setattr(cbs_lightning.training.run, "train", fails)
     outcome = cli(*SEARCH, "batch_size=16,32,64", f"output_dir={tmp_path}")
     assert outcome.code == 1
     assert sorted(tried) == [16, 32, 64]

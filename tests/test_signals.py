@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from cbs_lightning import results, training
 from cbs_lightning.models import Classifier
-from cbs_lightning.results import Status, read_run
-from cbs_lightning.run import run, run_directory
+from cbs_lightning.results import store
+from cbs_lightning.results.result import Status
+from cbs_lightning.results.store import read_run
+from cbs_lightning.training import train as training
+from cbs_lightning.training.run import run, run_directory
 from tests.conftest import TINY
 from tests.forks import Ended, Forks, ran
 from tests.test_cli import ROOT, command
@@ -47,7 +49,7 @@ def wait_until_training(tmp_path: Path, runs: int) -> None:
 def statuses(tmp_path: Path) -> list[Status | None]:
     found = [read_run(path.parent).result.status for path in tmp_path.glob("out/*/*/result.json")]
     for path in tmp_path.glob("out/*/*/result.json"):
-        assert (path.parent / results.CHECKPOINT).exists()
+        assert (path.parent / store.CHECKPOINT).exists()
     return found
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cbs_lightning.results import Status, read_run
+from cbs_lightning.results.result import Status
+from cbs_lightning.results.store import read_run
 from tests.conftest import TINY, Outcome
 from tests.slurm_cluster import CPUS, cluster, obstacle
 from tests.test_cli import ROOT, assert_one_clear_line

@@ -13,18 +13,20 @@ import torch
 from hydra.core.utils import JobReturn, JobStatus
 from hydra_plugins.hydra_submitit_launcher.submitit_launcher import BaseSubmititLauncher
 
-from cbs_lightning import build, slurm, slurm_jobs
-from cbs_lightning.board import Board, board_of
-from cbs_lightning.checks import check
-from cbs_lightning.choices import resolve
+from cbs_lightning.config.checks import check
 from cbs_lightning.errors import ConfigError, UserError
-from cbs_lightning.launching import chosen, elsewhere, with_launcher
-from cbs_lightning.results import Result
-from cbs_lightning.run import find_data, run
+from cbs_lightning.results.result import Result
 from cbs_lightning.signals import TO_STOP, held_back
-from cbs_lightning.slurm import Queued
-from cbs_lightning.slurm_jobs import RunJob, ids, wait
-from cbs_lightning.threads import cores
+from cbs_lightning.sweep.launching import chosen, elsewhere, with_launcher
+from cbs_lightning.sweep.live.board import Board, board_of
+from cbs_lightning.sweep.slurm import jobs as slurm_jobs
+from cbs_lightning.sweep.slurm import queue as slurm
+from cbs_lightning.sweep.slurm.jobs import RunJob, ids, wait
+from cbs_lightning.sweep.slurm.queue import Queued
+from cbs_lightning.training import build
+from cbs_lightning.training.choices import resolve
+from cbs_lightning.training.run import find_data, run
+from cbs_lightning.training.threads import cores
 from hydra_plugins import cbs_slurm_launcher as slurm_launcher
 from hydra_plugins.cbs_slurm_launcher import SlurmLauncher, _kept_from_programs
 from tests.conftest import TINY
@@ -220,7 +222,7 @@ def test_how_many_jobs_at_a_time_is_the_arrays_width():
 
 
 def test_a_job_elsewhere_has_its_own_share_of_cores_and_its_own_log(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr("cbs_lightning.threads.cpu_count", lambda: 64)
+    monkeypatch.setattr("cbs_lightning.training.threads.cpu_count", lambda: 64)
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "6")
     assert cores() == 6
     Board(tmp_path).go_live()
@@ -247,7 +249,7 @@ def test_a_job_elsewhere_has_the_memory_for_itself(tiny, monkeypatch):
 
 
 def test_a_gpu_need_not_be_where_jobs_are_submitted(tiny, monkeypatch):
-    monkeypatch.setattr("cbs_lightning.checks.GPUS", {"cuda": lambda: False})
+    monkeypatch.setattr("cbs_lightning.config.checks.GPUS", {"cuda": lambda: False})
     cfg = tiny("trainer.accelerator=gpu")
     check(cfg, here=False)
     with pytest.raises(ConfigError, match=r"trainer.accelerator=gpu: there is none here"):
@@ -255,7 +257,7 @@ def test_a_gpu_need_not_be_where_jobs_are_submitted(tiny, monkeypatch):
 
 
 def test_without_that_launcher_nothing_of_it_is_imported():
-    assert "submitit" not in loaded_by("import train; import cbs_lightning.sweep")
+    assert "submitit" not in loaded_by("import train; import cbs_lightning.sweep.sweep")
 
 
 def test_a_machine_that_has_srun_is_not_told_to_use_it(cli, tmp_path, programs, recwarn):

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from cbs_lightning import training
-from cbs_lightning.results import read_run
-from cbs_lightning.run import run, run_directory
+from cbs_lightning.results.store import read_run
+from cbs_lightning.training import train as training
+from cbs_lightning.training.run import run, run_directory
 from tests.tiny import Tiny
 
 ROOT = Path(__file__).parents[1]
@@ -64,7 +64,7 @@ def test_no_step_asks_for_gpus(tiny, monkeypatch, optimizer):
 
 FAULTS = """
 import resource, torch
-from cbs_lightning.allocator import freed_memory_kept
+from cbs_lightning.training.allocator import freed_memory_kept
 def faults_of(steps):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(steps):

@@ -11,9 +11,9 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from sklearn.datasets import load_digits
 
-from cbs_lightning.config import CONF_DIR
+from cbs_lightning.config.compose import CONF_DIR
 from cbs_lightning.data import Digits, datamodule
-from cbs_lightning.job_loader import JobLoader
+from cbs_lightning.sweep.job_loader import JobLoader
 from tests.conftest import TINY
 
 ROOT = Path(__file__).parents[1]
@@ -29,7 +29,7 @@ def loaded_by(code: str) -> set[str]:
 
 
 def test_a_configuration_is_composed_before_torch_is_imported(tmp_path):
-    code = "from cbs_lightning.config import compose; import train; compose([])"
+    code = "from cbs_lightning.config.compose import compose; import train; compose([])"
     assert loaded_by(code).isdisjoint(
         {"torch", "torchvision", "lightning", "sklearn", "scipy", "matplotlib", "pandas", "joblib"}
     )
@@ -42,16 +42,16 @@ def test_a_run_imports_nothing_that_only_sweeps_and_figures_need(tmp_path):
         "from train import train; train()"
     )
     loaded = loaded_by(code)
-    assert "cbs_lightning.training" in loaded and list(tmp_path.glob("*/*/result.json"))
+    assert "cbs_lightning.training.train" in loaded and list(tmp_path.glob("*/*/result.json"))
     assert loaded.isdisjoint(
         {
             "sklearn",
             "pandas",
             "tensorflow",
-            "cbs_lightning.fit",
-            "cbs_lightning.figures",
-            "cbs_lightning.live_sweep",
-            "cbs_lightning.sweep_report",
+            "cbs_lightning.fit.single",
+            "cbs_lightning.reporting.figures",
+            "cbs_lightning.reporting.live_study",
+            "cbs_lightning.sweep.report",
         }
     )
 
@@ -100,13 +100,13 @@ def test_a_jobs_configuration_is_what_hydra_composes(overrides):
 COUNTING = """
 import gc, runpy
 from hydra.core.utils import JobReturn
-import cbs_lightning.run
-train = cbs_lightning.run.train
+import cbs_lightning.training.run
+train = cbs_lightning.training.run.train
 def counting(*arguments):
     gc.collect()
     print("kept", sum(isinstance(thing, JobReturn) for thing in gc.get_objects()))
     return train(*arguments)
-cbs_lightning.run.train = counting
+cbs_lightning.training.run.train = counting
 runpy.run_path("train.py", run_name="__main__")
 """
 

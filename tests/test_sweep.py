@@ -5,12 +5,13 @@ import os
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from cbs_lightning.config import compose
-from cbs_lightning.paper import paper_cells
-from cbs_lightning.results import Status, answers, read_run
-from cbs_lightning.sweep import Sweep
-from cbs_lightning.sweeper import cells
-from cbs_lightning.threads import cores
+from cbs_lightning.config.compose import compose
+from cbs_lightning.reporting.paper import paper_cells
+from cbs_lightning.results.result import Status, answers
+from cbs_lightning.results.store import read_run
+from cbs_lightning.sweep.sweep import Sweep
+from cbs_lightning.sweep.sweeper import cells
+from cbs_lightning.training.threads import cores
 from hydra_plugins.cbs_grid_sweeper import GridSweeper
 from tests.conftest import TINY
 
@@ -65,7 +66,7 @@ def test_a_sweep_ends_with_its_figures_and_report(cli, tmp_path):
 
 
 def test_tensorboard_has_the_curves_of_a_sweep_before_its_end(cli, tmp_path, monkeypatch):
-    monkeypatch.setattr("cbs_lightning.sweep_report._write", lambda directory: None)
+    monkeypatch.setattr("cbs_lightning.sweep.report._write", lambda directory: None)
     outcome = cli(
         "-m", *TINY, "batch_size=128,256", "stop.loss=1.8", f"output_dir={tmp_path}", "report=true"
     )
@@ -82,7 +83,7 @@ def test_a_disk_that_fails_at_the_very_end_takes_one_line(cli, tmp_path, monkeyp
     def full(study):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(study.directory / "summary.csv"))
 
-    monkeypatch.setattr("cbs_lightning.figures.write_files", full)
+    monkeypatch.setattr("cbs_lightning.reporting.figures.write_files", full)
     outcome = cli("-m", *TINY, "stop.max_epochs=1", f"output_dir={tmp_path}", "report=true")
     assert outcome.code == 1
     assert outcome.err.startswith(f"error: output_dir={tmp_path}: No space left on device")
@@ -93,15 +94,15 @@ def test_finished_runs_of_an_earlier_call_are_reused(cli, tmp_path, monkeypatch)
     arguments = ["-m", *TINY, "stop.max_epochs=1", f"output_dir={tmp_path}"]
     assert cli(*arguments, "seed=0,1").code == 0
     trained = []
-    import cbs_lightning.run
+    import cbs_lightning.training.run
 
-    train = cbs_lightning.run.train
+    train = cbs_lightning.training.run.train
 
     def counting(cfg, *rest):
         trained.append(cfg.seed)
         return train(cfg, *rest)
 
-    monkeypatch.setattr(cbs_lightning.run, "train", counting)
+    monkeypatch.setattr(cbs_lightning.training.run, "train", counting)
     outcome = cli(*arguments, "seed=0,1,2")
     assert trained == [2]
     assert outcome.out.count("known already") == 2
@@ -172,7 +173,7 @@ def settings_of(*arguments: str) -> list[dict[str, str]]:
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
 
-    from cbs_lightning.config import CONF_DIR
+    from cbs_lightning.config.compose import CONF_DIR
 
     with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
         fixed = [a for a in arguments if a.startswith("experiment=")]

@@ -17,15 +17,18 @@ from tensorboard.backend.event_processing.plugin_event_accumulator import (
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 from tensorboard.util.tensor_util import make_ndarray
 
-from cbs_lightning import live_sweep, results, sweep_events
-from cbs_lightning.curves import curves
-from cbs_lightning.figures import write_study
-from cbs_lightning.live_sweep import LiveSweep, draw_sweep
-from cbs_lightning.locks import LOCK
-from cbs_lightning.results import Request, Status, answer, read_run, read_study, write_result
-from cbs_lightning.summary import usual_request
-from cbs_lightning.sweep_events import SWEEP, write_sweep_events
-from cbs_lightning.trajectory import RuleName
+from cbs_lightning.analysis.curves import curves
+from cbs_lightning.analysis.summary import usual_request
+from cbs_lightning.reporting import live_study as live_sweep
+from cbs_lightning.reporting import tensorboard as sweep_events
+from cbs_lightning.reporting.figures import write_study
+from cbs_lightning.reporting.live_study import LiveSweep, draw_sweep
+from cbs_lightning.reporting.tensorboard import SWEEP, write_sweep_events
+from cbs_lightning.results import store
+from cbs_lightning.results.locks import LOCK
+from cbs_lightning.results.result import Request, Status, answer
+from cbs_lightning.results.store import read_run, read_study, write_result
+from cbs_lightning.results.trajectory import RuleName
 from tests.studies import log_run, make_run, make_study
 
 GROUP = "Against log2 batch size"
@@ -165,8 +168,8 @@ def test_what_is_written_for_tensorboard_is_no_run(study):
     write_sweep_events(study, curves_of(study), {})
     runs, broken = read_study(study)
     assert len(runs) == 8 and not broken
-    assert list(results.studies(study.parent)) == [study]
-    assert list(results.studies(study)) == [study]
+    assert list(store.studies(study.parent)) == [study]
+    assert list(store.studies(study)) == [study]
 
 
 def test_another_process_that_writes_the_same_is_not_disturbed(study, monkeypatch):
@@ -229,15 +232,15 @@ def test_a_refresh_reads_only_the_losses_that_it_needs(study, monkeypatch):
 
 
 def test_a_refresh_leaves_out_what_cannot_be_read(study):
-    (next(study.glob("adam-b8-*")) / results.RESULT).write_text("{")
-    (next(study.glob("adam-b16-*")) / results.RESULT).unlink()
+    (next(study.glob("adam-b8-*")) / store.RESULT).write_text("{")
+    (next(study.glob("adam-b16-*")) / store.RESULT).unlink()
     LiveSweep(study)()
     assert set(shown(study, "adam", "steps")) == {2, 5}
 
 
 def test_a_refresh_of_a_study_without_results_writes_nothing(tmp_path):
     (tmp_path / "study" / "run").mkdir(parents=True)
-    (tmp_path / "study" / "run" / results.CONFIG).write_text("")
+    (tmp_path / "study" / "run" / store.CONFIG).write_text("")
     LiveSweep(tmp_path / "study")()
     assert not (tmp_path / "study" / SWEEP).exists()
 

@@ -20,12 +20,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from cbs_lightning.callbacks import TrajectoryRecorder, recorder
-from cbs_lightning.config import CONF_DIR, compose
+from cbs_lightning.config.compose import CONF_DIR, compose
 from cbs_lightning.data.augment import Augmentation
 from cbs_lightning.data.loader import Images, InMemoryLoader, Normalization
 from cbs_lightning.models import Classifier
-from cbs_lightning.results import Status
-from cbs_lightning.run import run
+from cbs_lightning.results.result import Status
+from cbs_lightning.training.run import run
 
 OPTIMIZERS = sorted(path.stem for path in (CONF_DIR / "optimizer").glob("*.yaml"))
 STEPS = 15  # an epoch's, with b = 128, in four chunks
@@ -126,7 +126,7 @@ def fetched(monkeypatch):
         steps.append(sum(map(len, tensors)))
         return np.ones(steps[-1], dtype)
 
-    monkeypatch.setattr("cbs_lightning.training.L.Trainer", on_meta)
+    monkeypatch.setattr("cbs_lightning.training.train.L.Trainer", on_meta)
     # Asks the device for a number, once, before the first epoch.
     monkeypatch.setattr("lightning.pytorch.loops.fit_loop.has_len_all_ranks", lambda *_: True)
     monkeypatch.setattr(recorder, "_host", made_up)

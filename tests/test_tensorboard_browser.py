@@ -17,8 +17,9 @@ import pytest
 from selenium.webdriver import ActionChains
 from selenium.webdriver.remote.webdriver import WebDriver
 
-from cbs_lightning.live_sweep import LiveSweep, draw_sweep
-from cbs_lightning.results import Result, Status, read_study
+from cbs_lightning.reporting.live_study import LiveSweep, draw_sweep
+from cbs_lightning.results.result import Result, Status
+from cbs_lightning.results.store import read_study
 from tests.browser import chromium, console_errors, requests_elsewhere
 from tests.studies import log_run, make_run, make_study
 

@@ -7,7 +7,8 @@ import pytest
 import sympy
 from scipy.optimize import minimize_scalar
 
-from cbs_lightning.theory import adam_lower_bound, constants, h, lower_bound
+from cbs_lightning.theory import adam_lower_bound, constants
+from cbs_lightning.theory.theorem import h, lower_bound
 
 SGD = {"lr": 0.05, "sigma2": 2.0, "G": 0.7, "dist": 1.3}
 MOMENTUM = SGD | {"beta1": 0.8}

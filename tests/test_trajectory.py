@@ -1,7 +1,13 @@
 import numpy as np
 import pytest
 
-from cbs_lightning.trajectory import Rule, RuleName, Trajectory, first_crossing, last_reading
+from cbs_lightning.results.trajectory import (
+    Rule,
+    RuleName,
+    Trajectory,
+    first_crossing,
+    last_reading,
+)
 
 EPOCH, WINDOW = RuleName.EPOCH, RuleName.WINDOW
 

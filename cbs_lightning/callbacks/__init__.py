@@ -1,21 +1,5 @@
 """What watches a run: one concern each."""
 
-from cbs_lightning.callbacks.checkpoint import TimedCheckpoint
-from cbs_lightning.callbacks.log_curves import LogCurves
-from cbs_lightning.callbacks.progress import PrintProgress
-from cbs_lightning.callbacks.progress_bar import ShowProgressBar
-from cbs_lightning.callbacks.recorder import TrajectoryRecorder
-from cbs_lightning.callbacks.signals import StopOnSignal
-from cbs_lightning.callbacks.stop import StopAtThreshold
-from cbs_lightning.callbacks.tell_board import TellBoard
+import lazy_loader
 
-__all__ = [
-    "LogCurves",
-    "PrintProgress",
-    "ShowProgressBar",
-    "StopAtThreshold",
-    "StopOnSignal",
-    "TellBoard",
-    "TimedCheckpoint",
-    "TrajectoryRecorder",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -9,9 +9,9 @@ import torch
 
 from cbs_lightning.callbacks.signals import StopOnSignal
 from cbs_lightning.callbacks.stop import StopAtThreshold
+from cbs_lightning.console import say
 from cbs_lightning.data.loader import InMemoryLoader
-from cbs_lightning.results import Status
-from cbs_lightning.wording import say
+from cbs_lightning.results.result import Status
 
 MAY_DIFFER = "the losses may not be those of an undisturbed run, to the last bit"
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cbs_lightning.callbacks.recorder import TrajectoryRecorder
-from cbs_lightning.events import EventWriter, event_path, event_paths
+from cbs_lightning.results.events import EventWriter, event_path, event_paths
 
 SUFFIX = ".curves"
 QUANTITIES = {

@@ -8,7 +8,7 @@ import lightning as L
 from torch import Tensor
 
 from cbs_lightning.callbacks.stop import StopAtThreshold
-from cbs_lightning.wording import duration, say
+from cbs_lightning.console import duration, say
 
 
 class FollowProgress(L.Callback):

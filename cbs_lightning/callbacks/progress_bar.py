@@ -7,7 +7,7 @@ from rich.text import Text
 
 from cbs_lightning.callbacks.progress import FollowProgress
 from cbs_lightning.callbacks.stop import StopAtThreshold
-from cbs_lightning.wording import duration
+from cbs_lightning.console import duration
 
 EVERY_SECONDS = 0.5
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cbs_lightning.models.classifier import Steps
-from cbs_lightning.trajectory import Trajectory
+from cbs_lightning.results.trajectory import Trajectory
 
 
 class TrajectoryRecorder(L.Callback):

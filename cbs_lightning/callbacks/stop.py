@@ -7,9 +7,9 @@ from typing import Any
 import lightning as L
 
 from cbs_lightning.callbacks.recorder import TrajectoryRecorder
-from cbs_lightning.most_sfo import MostSfo
-from cbs_lightning.results import Status
-from cbs_lightning.trajectory import Reading, Rule, Trajectory, first_crossing, last_reading
+from cbs_lightning.results.result import Status
+from cbs_lightning.results.sfo_limit import MostSfo
+from cbs_lightning.results.trajectory import Reading, Rule, Trajectory, first_crossing, last_reading
 
 SECONDS_BETWEEN_LOOKS = 10
 SECONDS_BETWEEN_READS = 1  # of a search's bound

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from cbs_lightning.board import Board
 from cbs_lightning.callbacks.progress import FollowProgress
 from cbs_lightning.callbacks.stop import StopAtThreshold
+from cbs_lightning.sweep.live.board import Board
 
 EVERY_SECONDS = 0.5
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from cbs_lightning.data.augment import Augmentation
-from cbs_lightning.seeds import generator
+from cbs_lightning.data.seeds import generator
 
 Batch = tuple[Tensor, Tensor]  # images (float, channels-last in memory), labels
 

@@ -1,15 +1,5 @@
 """The nets, and a LightningModule for each."""
 
-from cbs_lightning.models.classifier import Classifier
-from cbs_lightning.models.resnet20 import ResNet20, ResNet20Net
-from cbs_lightning.models.resnet20_authors import ResNet20Authors
-from cbs_lightning.models.torchvision_net import ResNet18, TorchvisionNet
+import lazy_loader
 
-__all__ = [
-    "Classifier",
-    "ResNet18",
-    "ResNet20",
-    "ResNet20Authors",
-    "ResNet20Net",
-    "TorchvisionNet",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

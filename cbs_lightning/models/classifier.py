@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torchmetrics.classification import MulticlassAccuracy
 
 from cbs_lightning.data.loader import Batch, InMemoryLoader
-from cbs_lightning.learning_rate import warmup_factor
+from cbs_lightning.optim.learning_rate import warmup_factor
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
 

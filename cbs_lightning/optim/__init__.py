@@ -1,6 +1,5 @@
-"""The paper's optimizers that torch does not have."""
+"""The paper's optimizers that torch does not have, and rules for the learning rate."""
 
-from cbs_lightning.optim.adam_monotone import AdamMonotone
-from cbs_lightning.optim.momentum_ema import MomentumEMA
+import lazy_loader
 
-__all__ = ["AdamMonotone", "MomentumEMA"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,1 @@
+"""A study becomes an answer."""

@@ -1,0 +1,195 @@
+"""What the runs of a curve leave open, and the batch size whose run would tell most."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cbs_lightning.analysis.curves import Curve, Point
+from cbs_lightning.console import count_of
+from cbs_lightning.fit.measurements import FEWEST_SIZES
+from cbs_lightning.results.result import Result, Status
+from cbs_lightning.results.trajectory import RuleName
+
+
+def unknowns(curve: Curve) -> list[str]:
+    """In sentences, what matters most first, and what to run next last."""
+    least = curve.best
+    if least is None:
+        return [_nothing_reached(curve)]
+    asked = _Asked(curve, least)
+    found = [
+        *asked.edges(),
+        *asked.too_soon(),
+        *asked.same_epochs(),
+        *asked.first_reading(),
+        *asked.ties(),
+        *asked.too_few(),
+        *asked.unreached(),
+        *asked.limits(),
+    ]
+    if (following := next_batch_size(curve)) is not None:
+        longer = " with a larger budget" if following in asked.exhausted_too_soon() else ""
+        found.append(f"Run next: batch_size={following}{longer}.")
+    return found
+
+
+def next_batch_size(curve: Curve) -> int | None:
+    """Beyond the edge that has the least SFO, else what stopped too soon, else inside a gap."""
+    least = curve.best
+    if least is None or len(curve.points) == 1:
+        return None
+    asked = _Asked(curve, least)
+    if asked.at_smallest:
+        return least.batch_size // 2
+    if asked.at_largest:
+        return 2 * least.batch_size
+    return next(iter(asked.stopped_too_soon()), None) or asked.in_a_gap()
+
+
+def _nothing_reached(curve: Curve) -> str:
+    tried = ", ".join(str(point.batch_size) for point in curve.points)
+    runs = [run for point in curve.points for run in point.runs]
+    if any(point.reached for point in curve.points):
+        return f"at no batch size did all seeds reach {curve.threshold:g} (b = {tried})."
+    text = f"no run reached {curve.threshold:g} (b = {tried})."
+    losses = [(run.loss, run.batch_size) for run in runs if run.loss is not None]
+    if losses:
+        loss, batch_size = min(losses)
+        text += f" The closest was {loss:.3g} at b = {batch_size}."
+    return (
+        f"{text} A looser stop.loss is answered at once; a larger stop.max_epochs takes training."
+    )
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A curve, asked one thing after the other."""
+
+    curve: Curve
+    least: Point
+
+    @property
+    def _sizes(self) -> list[int]:
+        return [point.batch_size for point in self.curve.distinct_points]
+
+    @property
+    def at_smallest(self) -> bool:
+        several = len(self.curve.points) > 1
+        return several and self._sizes[0] == self.least.batch_size > 1
+
+    @property
+    def at_largest(self) -> bool:
+        inside = self.least.effective_batch_size < self.least.runs[0].data_size
+        return len(self._sizes) > 1 and inside and self._sizes[-1] == self.least.batch_size
+
+    def edges(self) -> list[str]:
+        if self.at_smallest:
+            return [f"b = {self.least.batch_size} is the smallest tried: b* may be smaller still."]
+        if self.at_largest:
+            return [f"b = {self.least.batch_size} is the largest tried: b* may be larger still."]
+        return []
+
+    def stopped_too_soon(self) -> dict[int, int]:
+        """Batch sizes whose runs ended before the least SFO, and at what SFO."""
+        found = {}
+        for point in self.curve.points:
+            missed = [run for run in point.missed if run.status is not Status.DIVERGED]
+            spent = [run.sfo_answered for run in missed]
+            if spent and min(spent) <= (self.least.sfo or 0):
+                found[point.batch_size] = min(spent)
+        return found
+
+    def exhausted_too_soon(self) -> list[int]:
+        """Those of them whose budget ended; a run that a search gave up trains on without more."""
+        given_up = {point.batch_size for point in self.curve.points if point.abandoned}
+        return [size for size in self.stopped_too_soon() if size not in given_up]
+
+    def too_soon(self) -> list[str]:
+        return [
+            f"b = {size} stopped at an SFO of {spent:,}, too soon to tell."
+            for size, spent in self.stopped_too_soon().items()
+        ]
+
+    def same_epochs(self) -> list[str]:
+        """By rule epoch K is rounded up to whole epochs."""
+        if self.curve.rule is not RuleName.EPOCH:
+            return []
+        epochs = [point for point in self.curve.points if point.epochs == self.least.epochs]
+        if len(epochs) < 2:
+            return []
+        sizes = ", ".join(str(point.batch_size) for point in epochs)
+        took = count_of(round(self.least.epochs or 0), "epoch")
+        return [
+            f"b = {sizes} all took {took}, which rule epoch cannot tell apart: "
+            "stop.rule=window does, without training."
+        ]
+
+    def first_reading(self) -> list[str]:
+        sizes = [point.batch_size for point in self.curve.points if point.at_first_reading]
+        if not sizes or not self.least.at_first_reading:
+            return []
+        return [
+            f"b = {', '.join(map(str, sizes))} met the threshold with the rule's first reading: "
+            "K may be smaller there, which a smaller stop.window would tell."
+        ]
+
+    def ties(self) -> list[str]:
+        ties = [
+            point.batch_size
+            for point in self.curve.distinct_points
+            if point.all_reached and point.sfo == self.least.sfo
+        ]
+        return [f"The same SFO: b = {', '.join(map(str, ties))}."] if len(ties) > 1 else []
+
+    def too_few(self) -> list[str]:
+        complete = sum(point.all_reached for point in self.curve.distinct_points)
+        if complete >= FEWEST_SIZES:
+            return []
+        return [f"Only {count_of(complete, 'batch size')} reached it: too few for a curve."]
+
+    def unreached(self) -> list[str]:
+        return [
+            *self._where("Diverged", lambda run: run.status is Status.DIVERGED),
+            *self._where("Not reached", lambda run: run.status is Status.EXHAUSTED),
+            *self.abandoned(),
+        ]
+
+    def abandoned(self) -> list[str]:
+        """With the SFO at which the search gave up, the least of several seeds."""
+        places = [
+            f"{point.batch_size} (SFO > {min(run.sfo_answered for run in point.abandoned):,})"
+            for point in self.curve.points
+            if point.abandoned
+        ]
+        return [f"Abandoned by the search at b = {', '.join(places)}."] if places else []
+
+    def _where(self, what: str, happened: Callable[[Result], bool]) -> list[str]:
+        places = []
+        for point in self.curve.unreached:
+            count = sum(map(happened, point.missed))
+            some = f" ({count} of {len(point.runs)} seeds)" if count < len(point.runs) else ""
+            if count:
+                places.append(f"{point.batch_size}{some}")
+        return [f"{what} at b = {', '.join(places)}."] if places else []
+
+    def limits(self) -> list[str]:
+        found = []
+        points = self.curve.points
+        if sliced := ", ".join(str(point.batch_size) for point in points if point.sliced):
+            found.append(f"In slices, which any BatchNorm saw instead of batches: b = {sliced}.")
+        if whole := [p for p in points if p.effective_batch_size < p.batch_size]:
+            sizes = ", ".join(str(point.batch_size) for point in whole)
+            found.append(f"b = {sizes}: the whole data set, {whole[0].effective_batch_size:,}.")
+        if len(self.curve.seeds) == 1:
+            found.append("One seed: seed=0,1,2 tells how far K scatters.")
+        return found
+
+    def in_a_gap(self) -> int | None:
+        """In the middle of a gap of more than an octave beside the least SFO; the wider one."""
+        sizes = self._sizes
+        place = sizes.index(self.least.batch_size)
+        gaps = []
+        for i, j in ((place - 1, place), (place, place + 1)):
+            if i >= 0 and j < len(sizes) and sizes[j] > 2 * sizes[i]:
+                gaps.append((sizes[j] / sizes[i], round(math.sqrt(sizes[i] * sizes[j]))))
+        return max(gaps)[1] if gaps else None

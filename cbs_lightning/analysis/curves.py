@@ -1,0 +1,161 @@
+"""Measured curves: steps and SFO against batch size, one curve per variant."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from statistics import median
+
+from cbs_lightning.fit.comparison import Comparison, compare_measurements
+from cbs_lightning.fit.measurements import Measurements, measurements
+from cbs_lightning.results.result import Result, Status
+from cbs_lightning.results.trajectory import RuleName
+
+MISSED = (Status.EXHAUSTED, Status.DIVERGED, Status.ABANDONED)
+
+
+@dataclass(frozen=True)
+class Point:
+    """The runs of a curve with one batch size, a run a seed."""
+
+    batch_size: int
+    runs: tuple[Result, ...]
+
+    @property
+    def reached(self) -> tuple[Result, ...]:
+        return tuple(run for run in self.runs if run.status is Status.REACHED)
+
+    @property
+    def missed(self) -> tuple[Result, ...]:
+        """Runs that are known not to have reached it; an unfinished one is not known to."""
+        return tuple(run for run in self.runs if run.status in MISSED)
+
+    @property
+    def abandoned(self) -> tuple[Result, ...]:
+        """Those of them that a search gave up: what they would have needed is not known."""
+        return tuple(run for run in self.missed if run.status is Status.ABANDONED)
+
+    @property
+    def all_reached(self) -> bool:
+        return bool(self.reached) and not self.missed
+
+    @property
+    def sliced(self) -> bool:
+        return any(run.sliced for run in self.runs)
+
+    @property
+    def steps(self) -> float | None:
+        """The median over the seeds that reached the threshold."""
+        return median(run.steps or 0 for run in self.reached) if self.reached else None
+
+    @property
+    def sfo(self) -> float | None:
+        return median(run.sfo or 0 for run in self.reached) if self.reached else None
+
+    @property
+    def seconds(self) -> float | None:
+        return median(run.seconds for run in self.reached) if self.reached else None
+
+    @property
+    def effective_batch_size(self) -> int:
+        return self.runs[0].effective_batch_size
+
+    @property
+    def epochs(self) -> float | None:
+        return self.steps / self.runs[0].steps_per_epoch if self.steps is not None else None
+
+    @property
+    def at_first_reading(self) -> bool:
+        """Whether a run met the threshold as soon as the rule gives a reading at all."""
+        return any(run.steps == run.first_reading for run in self.reached)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The runs of one variant at one threshold and rule, by batch size."""
+
+    variant: str
+    optimizer: str
+    threshold: float
+    rule: RuleName
+    points: tuple[Point, ...]
+
+    @property
+    def data_size(self) -> int:
+        return self.points[0].runs[0].data_size
+
+    @property
+    def distinct_points(self) -> tuple[Point, ...]:
+        """Without batch sizes that are, like a smaller one, the whole data set."""
+        points = {point.effective_batch_size: point for point in reversed(self.points)}
+        return tuple(sorted(points.values(), key=lambda point: point.batch_size))
+
+    @property
+    def best(self) -> Point | None:
+        """The measured critical batch size: the least median SFO where all seeds reached.
+
+        Of equal ones the largest, which takes the fewest steps.
+        """
+        complete = [point for point in self.distinct_points if point.all_reached]
+        return min(complete, key=lambda p: (p.sfo or 0, -p.batch_size), default=None)
+
+    @property
+    def best_at_edge(self) -> bool:
+        """Whether that is the smallest or the largest of several: b* may lie beyond."""
+        sizes = [point.batch_size for point in self.distinct_points]
+        best = self.best.batch_size if self.best is not None else None
+        return len(sizes) > 1 and best in (sizes[0], sizes[-1])
+
+    @property
+    def fastest(self) -> Point | None:
+        """The least median of measured seconds where all seeds reached."""
+        complete = [point for point in self.distinct_points if point.all_reached]
+        return min(complete, key=lambda point: point.seconds or math.inf, default=None)
+
+    @property
+    def unreached(self) -> tuple[Point, ...]:
+        """Where a run did not reach the threshold and was not given up by a search."""
+        return tuple(point for point in self.points if len(point.missed) > len(point.abandoned))
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        runs = [run for point in self.points for run in (*point.reached, *point.missed)]
+        return tuple(sorted({run.seed for run in runs}))
+
+    def measurements(self) -> Measurements:
+        """What a curve can be fitted to: b as it was, at most the whole data set."""
+        reached = [run for point in self.points for run in point.reached]
+        return measurements(
+            [run.effective_batch_size for run in reached],
+            [run.steps or 0 for run in reached],
+            [
+                (run.effective_batch_size, run.steps_answered)
+                for point in self.points
+                for run in point.missed
+            ],
+        )
+
+    @cached_property
+    def comparison(self) -> Comparison:
+        """The forms fitted to it, the best first."""
+        return compare_measurements(self.measurements())
+
+
+def curves(results: Iterable[Result]) -> list[Curve]:
+    """Group results into curves; those without an answer to their request are left out."""
+
+    def curve_key(run: Result) -> tuple[str, float, str]:
+        return run.variant, run.threshold, run.rule
+
+    answered = [run for run in results if run.status is not None]
+    found = []
+    for _, group in groupby(sorted(answered, key=curve_key), curve_key):
+        runs = sorted(group, key=lambda run: (run.batch_size, run.seed))
+        points = tuple(
+            Point(batch_size, tuple(same))
+            for batch_size, same in groupby(runs, lambda run: run.batch_size)
+        )
+        first = runs[0]
+        found.append(Curve(first.variant, first.optimizer, first.threshold, first.rule, points))
+    return found

@@ -1,0 +1,147 @@
+"""Runs in which one hyperparameter varies alone: measured steps, and the theorem's bound."""
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from itertools import groupby
+from statistics import median
+from typing import Any
+
+from cbs_lightning.results.result import Result, Status
+from cbs_lightning.theory.theorem import AdamConstants, Constants, constants
+
+NAMES = {"beta1": "β₁", "beta2": "β₂", "lr": "learning rate"}
+THEOREM = {"sgd": "sgd", "momentum_ema": "momentum", "adam": "adam", "adam_monotone": "adam"}
+THE_BOUND, THE_SUM = "the theorem's bound", "its sharper sum"
+FEWEST_VALUES = 3
+# Not measured: all coordinates alike, in a net of 272,474 parameters.
+DIMENSION = 272_474
+ASSUMED: dict[str, Any] = {"sigma2": 1.0, "G": 1.0, "dist": 1.0}
+ASSUMED_ADAM: dict[str, Any] = {
+    "d": DIMENSION,
+    "D": 1 / DIMENSION,
+    "M": 2 / DIMENSION,
+    "v_star": 0.2 / DIMENSION,
+}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The runs of one optimizer and batch size in which one hyperparameter varies alone."""
+
+    optimizer: str
+    batch_size: int
+    name: str
+    base: dict[str, float]  # what the others, and this one elsewhere, are
+    runs: tuple[Result, ...]
+
+    @property
+    def values(self) -> list[float]:
+        return sorted({_settings(run)[self.name] for run in self.runs})
+
+    def at(self, value: float) -> list[Result]:
+        return [run for run in self.runs if _settings(run)[self.name] == value]
+
+    def steps(self, value: float) -> float | None:
+        """The median over the seeds that reached the threshold."""
+        reached = [run.steps for run in self.at(value) if run.steps is not None]
+        return median(reached) if reached else None
+
+    def missed(self, value: float) -> bool:
+        return any(run.status is not Status.REACHED for run in self.at(value))
+
+    def constants(self, value: float) -> Constants | None:
+        """The theorem's with assumed values; None for what it is not about, such as β₁ = 0."""
+        theirs = THEOREM.get(self.optimizer)
+        settings: dict[str, Any] = self.base | {self.name: value}
+        if theirs is None or settings.get("beta1") == 0:
+            return None
+        return constants(
+            theirs, **settings, **ASSUMED, **(ASSUMED_ADAM if theirs == "adam" else {})
+        )
+
+    def bounds(self, value: float) -> dict[str, float]:
+        """On VI at the base's K: the theorem's, and for Adam the sharper sum."""
+        steps, found = self.steps(self.base[self.name]), self.constants(value)
+        if steps is None or found is None:
+            return {}
+        bounds = {THE_BOUND: found.vi_bound(steps, self.batch_size)}
+        if isinstance(found, AdamConstants):
+            bounds[THE_SUM] = found.vi_bound_sum(round(steps), self.batch_size)
+        return bounds
+
+    def assumption(self) -> str:
+        text = "Bound with σ² = G = Dist = 1 assumed, not measured"
+        if THEOREM[self.optimizer] == "adam":
+            text += f"; d = {DIMENSION:,} coordinates alike: D = 1/d, M = 2/d, v$_*$ = 0.2/d"
+        return text
+
+    def describe(self) -> str:
+        """Where the measured steps and the bounds are least."""
+        others = [f"{NAMES[name]} = {v:g}" for name, v in self.base.items() if name != self.name]
+        told = ", ".join([self.optimizer, f"b = {self.batch_size}", *others])
+        steps = {v: found for v in self.values if (found := self.steps(v)) is not None}
+        if not steps:
+            return f"{told}: no {NAMES[self.name]} reached the threshold."
+        fewest, most = min(steps.values()), max(steps.values())
+        told += f": fewest steps ({fewest:,.0f}) at {NAMES[self.name]} = {_places(steps, fewest)}"
+        if any(run.steps == run.first_reading for v in self.values for run in self.at(v)):
+            told += "; some with the rule's first reading, so that K may be smaller"
+        if missed := [v for v in self.values if self.missed(v)]:
+            told += f"; not reached at {', '.join(f'{v:g}' for v in missed)}"
+        else:
+            told += f", most ({most:,.0f}) at {_places(steps, most)}"
+        for name in (THE_BOUND, THE_SUM):
+            bounds = {v: all_[name] for v in self.values if name in (all_ := self.bounds(v))}
+            if bounds:
+                least = _places(bounds, min(bounds.values()))
+                told += f"; {name}, constants assumed, is least at {least}"
+        return f"{told}."
+
+
+def _places(found: dict[float, float], wanted: float) -> str:
+    return ", ".join(f"{value:g}" for value, number in found.items() if number == wanted)
+
+
+def hyperparameter_panels(results: list[Result]) -> list[Panel]:
+    told = (Status.REACHED, Status.EXHAUSTED, Status.DIVERGED)  # of one given up K is not known
+    answered = [run for run in results if run.status in told]
+    panels = []
+    for key, group in groupby(sorted(answered, key=_alike), _alike):
+        runs = list(group)
+        names = list(_settings(runs[0]))
+        base = {name: _usual([_settings(run)[name] for run in runs]) for name in names}
+        for name in names:
+            others = [other for other in names if other != name]
+            alone = tuple(run for run in runs if all(_settings(run)[o] == base[o] for o in others))
+            panel = Panel(str(key[0]), int(key[1]), name, base, alone)
+            if len(panel.values) >= FEWEST_VALUES:
+                panels.append(panel)
+    return panels
+
+
+def _alike(run: Result) -> tuple[str | int, ...]:
+    """All that must be the same for two runs to differ in β₁, β₂ and lr alone."""
+    rest = {k: v for k, v in run.hyperparameters.items() if k not in ("betas", "momentum")}
+    other = json.dumps(rest, sort_keys=True, default=str)
+    warmup = run.configuration.get("warmup_samples", 0)
+    rate = run.lr_scaling, warmup  # a learning rate that follows from b was not swept
+    return run.optimizer, run.batch_size, run.data, run.model, other, len(_settings(run)), *rate
+
+
+def _settings(run: Result) -> dict[str, float]:
+    """β₁ and β₂ where the optimizer has them, and the learning rate."""
+    own = run.hyperparameters
+    betas = own.get("betas", [own["momentum"]] if "momentum" in own else [])
+    return dict(zip(("beta1", "beta2"), betas, strict=False)) | {"lr": run.lr}
+
+
+def _usual(values: list[float]) -> float:
+    return Counter(values).most_common(1)[0][0]
+
+
+def by_optimizer(panels: list[Panel]) -> dict[str, list[Panel]]:
+    groups: dict[str, list[Panel]] = {}
+    for panel in panels:
+        groups.setdefault(f"{panel.optimizer}_b{panel.batch_size}", []).append(panel)
+    return groups

@@ -1,0 +1,37 @@
+"""The loss of a run on its way, as a rule reads it, in few enough points to be drawn."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cbs_lightning.results.result import Result, Run
+from cbs_lightning.results.trajectory import Readings, Rule
+
+POINTS = 200
+
+
+@dataclass(frozen=True)
+class LossCurve:
+    """At most `POINTS` readings of a run, evenly spread over the logarithm of its steps."""
+
+    result: Result
+    steps: NDArray[np.int64]
+    loss: NDArray[np.float64]
+
+    @property
+    def sfo(self) -> NDArray[np.int64]:
+        return self.steps * self.result.effective_batch_size
+
+
+def loss_curve(run: Run, answer: Result) -> LossCurve:
+    """The readings by the rule of the answer. The first and the last, and that at the threshold's
+    crossing, are among them."""
+    read = Readings.of(run.trajectory, Rule(answer.rule, answer.steps_per_epoch, answer.window))
+    kept = np.arange(len(read.ends))
+    if len(kept) > POINTS:
+        spread = np.geomspace(1, len(kept), POINTS - 1).round().astype(int) - 1
+        crossing = np.searchsorted(read.ends, answer.steps or read.ends[-1])
+        kept = np.unique(np.append(spread, crossing))
+    loss = np.array([read.reading(int(index)).loss for index in kept], np.float64)
+    return LossCurve(answer, read.ends[kept], loss)

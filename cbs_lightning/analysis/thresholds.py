@@ -1,0 +1,61 @@
+"""How the critical batch size moves with the loss threshold, from the same runs."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from cbs_lightning.analysis.curves import Curve, curves
+from cbs_lightning.analysis.recommend import Recommendation, recommend
+from cbs_lightning.fit.joint import JointFit, joint_fit
+from cbs_lightning.fit.measurements import FEWEST_SIZES
+from cbs_lightning.results.result import Result
+
+
+@dataclass(frozen=True)
+class AcrossThresholds:
+    """One variant at every threshold that tells something, the loosest first.
+
+    A threshold is left out if some run met it with the rule's first reading, since its K only says
+    when that was, or if some run's losses end before they could tell.
+    """
+
+    variant: str
+    optimizer: str
+    at: tuple[Recommendation, ...]
+    joint: JointFit
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "thresholds": [found.threshold for found in self.at],
+            "least_sfo_batch_size": [
+                found.least_sfo.batch_size if found.least_sfo else None for found in self.at
+            ],
+            "critical_batch": [found.critical_batch for found in self.at],
+            **{name: getattr(self.joint, name) for name in ("c1", "c2", "c3", "contradicted")},
+            "says": self.joint.describe(),
+        }
+
+
+def across_thresholds(answers: Iterable[Result]) -> list[AcrossThresholds]:
+    """Of the answers of all runs to several thresholds, by one rule."""
+    answers = list(answers)
+    untold = {(run.variant, run.threshold) for run in answers if run.status is None}
+    telling = [
+        curve
+        for curve in curves(answers)
+        if _tells(curve) and (curve.variant, curve.threshold) not in untold
+    ]
+    telling.sort(key=lambda curve: (curve.variant, -curve.threshold))
+    found = []
+    for variant, group in groupby(telling, lambda curve: curve.variant):
+        own = list(group)
+        joint = joint_fit({curve.threshold: curve.measurements() for curve in own})
+        at = tuple(recommend(curve) for curve in own)
+        found.append(AcrossThresholds(variant, own[0].optimizer, at, joint))
+    return found
+
+
+def _tells(curve: Curve) -> bool:
+    reached = [point for point in curve.points if point.reached]
+    return len(reached) >= FEWEST_SIZES and not any(point.at_first_reading for point in reached)

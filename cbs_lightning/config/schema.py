@@ -1,0 +1,3 @@
+"""The typed configuration."""
+
+AUTO = "auto"

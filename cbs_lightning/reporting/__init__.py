@@ -1,0 +1,1 @@
+"""A study becomes figures, tables, an HTML report and TensorBoard pages. Never trains."""

@@ -1,0 +1,19 @@
+"""Results become pictures and tables. Never trains."""
+
+from cbs_lightning.reporting.figures.by_batch_size import draw
+from cbs_lightning.reporting.figures.by_hyperparameter import draw_by_hyperparameter
+from cbs_lightning.reporting.figures.by_threshold import draw_by_threshold
+from cbs_lightning.reporting.figures.losses import draw_losses
+from cbs_lightning.reporting.figures.study import write_figures, write_files, write_study
+from cbs_lightning.reporting.figures.tradeoff import draw_tradeoff
+
+__all__ = [
+    "draw",
+    "draw_by_hyperparameter",
+    "draw_by_threshold",
+    "draw_losses",
+    "draw_tradeoff",
+    "write_figures",
+    "write_files",
+    "write_study",
+]

@@ -1,0 +1,313 @@
+"""Steps, SFO and seconds against batch size; the first two are the paper's Figures 1 to 4."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.path import Path
+
+from cbs_lightning.analysis.curves import Curve, Point
+from cbs_lightning.analysis.recommend import LEVEL
+from cbs_lightning.fit.likelihood import Floats
+from cbs_lightning.reporting.colors import colors_of
+from cbs_lightning.reporting.figures.pattern import ROW_HEIGHT, draw_pattern, pattern_keys
+from cbs_lightning.reporting.figures.style import (
+    DASHED,
+    GRAY,
+    HOLLOW,
+    PLOT_HEIGHT,
+    STYLE,
+    UNREACHED_ROW,
+    WIDTH,
+    add_legend,
+    draw_band,
+    key,
+    markers_of,
+    set_batch_sizes,
+    set_octaves,
+    set_round_ticks,
+    shortened,
+)
+from cbs_lightning.reporting.paper import PaperCell
+from cbs_lightning.results.result import Result
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What is drawn, whose least is marked, and how much of it a step is where theory says that.
+
+    `bound` is what a run that did not reach the threshold has cost.
+    """
+
+    title: str
+    value: Callable[[Point | Result], float | None]
+    bound: Callable[[Result], float]
+    chosen: Callable[[Curve], Point | None]
+    chosen_label: str
+    per_step: Callable[[Floats], Floats] | None = None
+
+
+# An arrow upwards, whose foot is at the value.
+ARROW = Path(
+    [(-0.3, 0), (0.3, 0), (0, 0), (0, 1), (-0.3, 0.6), (0, 1), (0.3, 0.6)],
+    [Path.MOVETO, Path.LINETO, Path.MOVETO, Path.LINETO, Path.MOVETO, Path.LINETO, Path.LINETO],
+)
+ABANDONED: dict[str, Any] = {"marker": ARROW, "ms": 16, "mew": 1.0, "mfc": "none"}
+QUANTITIES = {
+    "sfo": Quantity(
+        "SFO complexity K·b",
+        lambda item: item.sfo,
+        lambda run: run.sfo_answered,
+        lambda curve: curve.best,
+        "least SFO",
+        lambda sizes: sizes,
+    ),
+    "steps": Quantity(
+        "Steps K",
+        lambda item: item.steps,
+        lambda run: run.steps_answered,
+        lambda curve: curve.best,
+        "least SFO",
+        np.ones_like,
+    ),
+    "seconds": Quantity(
+        "Seconds of training",
+        lambda item: item.seconds,
+        lambda run: run.seconds,
+        lambda curve: curve.fastest,
+        "fastest of those run",
+    ),
+}
+
+
+def draw(
+    study: str,
+    study_curves: list[Curve],
+    name: str,
+    paper: dict[str, list[PaperCell]] | None = None,
+) -> Figure:
+    """One quantity against batch size, all curves together; `paper` is drawn as a strip below."""
+    quantity = QUANTITIES[name]
+    with mpl.rc_context(STYLE):
+        markers = markers_of((curve.variant, curve.optimizer) for curve in study_curves)
+        colors = colors_of(curve.optimizer for curve in study_curves)
+        strip = 2 * ROW_HEIGHT * len(paper) if paper else 0.0
+        figure = Figure((WIDTH, PLOT_HEIGHT + strip), layout="constrained")
+        heights = [PLOT_HEIGHT, strip] if paper else [1]
+        axes, *below = figure.subplots(len(heights), height_ratios=heights, squeeze=False)[:, 0]
+        sizes = {point.batch_size for curve in study_curves for point in curve.points}
+        sizes |= {cell.batch_size for cells in (paper or {}).values() for cell in cells}
+        set_batch_sizes(axes, sizes)
+        _set_values(axes, study_curves, quantity)
+        for curve in study_curves:
+            _draw_curve(axes, curve, quantity, markers[curve.variant], colors[curve.optimizer])
+            _draw_abandoned(axes, curve, quantity, colors[curve.optimizer])
+        missed = [curve for curve in study_curves if curve.unreached]
+        alike = len({curve.optimizer for curve in missed}) < len(missed)
+        for row, curve in enumerate(missed):
+            _draw_unreached(axes, curve, row, colors[curve.optimizer], named=alike)
+        if missed:
+            draw_band(axes, UNREACHED_ROW * len(missed) + 0.01)
+        first = study_curves[0] if study_curves else None
+        axes.set_ylabel(quantity.title + (f" to loss ≤ {first.threshold:g}" if first else ""))
+        axes.set_title(_title(study, study_curves), loc="left")
+        names = _names(study_curves, quantity, markers, colors)
+        keys = _keys(study_curves, quantity)
+        for strip_axes in below:
+            draw_pattern(strip_axes, study_curves, paper or {}, colors)
+            set_batch_sizes(strip_axes, sizes)
+            axes.tick_params(labelbottom=False)
+            keys += pattern_keys()
+        (below or [axes])[0].set_xlabel("Batch size b")
+        add_legend(figure, (names, 1), (keys, 2))
+    return figure
+
+
+def _draw_curve(axes: Axes, curve: Curve, quantity: Quantity, marker: str, color: str) -> None:
+    value = quantity.value
+    reached = [(point, found) for point in curve.points if (found := value(point)) is not None]
+    if not reached:
+        return
+    fitted = quantity.per_step is not None and _draw_fit(axes, curve, quantity.per_step, color)
+    axes.plot(
+        [point.batch_size for point, _ in reached],
+        [found for _, found in reached],
+        color=color,
+        marker=marker,
+        markersize=3.8,
+        ls="none" if fitted else "-",
+        zorder=3,
+    )
+    for point, found in reached:
+        if point.sliced:
+            axes.plot(point.batch_size, found, color=color, marker=marker, zorder=3.5, **HOLLOW)
+    _draw_seeds(axes, [point for point, _ in reached if len(point.reached) > 1], value, color)
+    chosen = quantity.chosen(curve)
+    if chosen is None or (lowest := value(chosen)) is None:
+        return
+    if quantity.per_step is not None and chosen.sfo is not None:
+        asked = np.array([point.batch_size for point in curve.points], float)
+        sizes = np.minimum(asked, curve.data_size)
+        scaling = chosen.sfo / sizes * quantity.per_step(sizes)
+        axes.plot(asked, scaling, color=color, lw=0.8, ls=DASHED, alpha=0.8, zorder=1)
+    axes.plot(
+        chosen.batch_size,
+        lowest,
+        marker="*",
+        markersize=10,
+        color="white" if chosen.sliced else color,
+        markeredgecolor=color if chosen.sliced else "white",
+        markeredgewidth=0.7,
+        zorder=4,
+    )
+
+
+def _draw_seeds(
+    axes: Axes,
+    points: list[Point],
+    value: Callable[[Point | Result], float | None],
+    color: str,
+) -> None:
+    """Every run, and the range of those of one batch size."""
+    found = [(point.batch_size, [value(run) or 0.0 for run in point.reached]) for point in points]
+    if not found:
+        return
+    sizes, values = zip(*found, strict=True)
+    look: dict[str, Any] = {"color": color, "lw": 0.9, "zorder": 2}
+    axes.vlines(sizes, [min(own) for own in values], [max(own) for own in values], **look)
+    places = [size for size, own in found for _ in own]
+    axes.scatter(places, [each for own in values for each in own], s=14, marker="_", **look)
+
+
+def _draw_fit(axes: Axes, curve: Curve, per_step: Callable[[Floats], Floats], color: str) -> bool:
+    """The best form's curve with its band, and b* with its interval; False where there is none."""
+    comparison = curve.comparison
+    best = comparison.shown
+    if best is None:
+        return False
+    asked = [point.batch_size for point in curve.points if point.reached]
+    grid = np.geomspace(min(asked), max(asked), 200)
+    sizes = np.minimum(grid, curve.data_size)  # as they were: at most the whole data set
+    axes.plot(grid, best.steps(sizes) * per_step(sizes), color=color, lw=1.0, zorder=2.5)
+    if (band := best.band(sizes, LEVEL)) is not None:
+        low, high = (np.minimum(edge, 1e300) * per_step(sizes) for edge in band)
+        axes.fill_between(grid, low, high, color=color, alpha=0.15, lw=0, zorder=1.5)
+    critical, interval = comparison.critical_batch, best.interval(LEVEL)
+    if critical is not None and interval is not None:
+        height = best.steps(critical) * per_step(np.array(critical))
+        left, right = axes.get_xlim()
+        ends = np.clip(interval, left, right)
+        axes.plot(ends, [height] * 2, color=color, lw=2.6, alpha=0.55, zorder=3.6)
+        look: dict[str, Any] = {"mec": "white", "mew": 0.6, "zorder": 4.5}
+        axes.plot(critical, height, color=color, marker="D", ms=4.6, **look)
+    return True
+
+
+def _draw_abandoned(axes: Axes, curve: Curve, quantity: Quantity, color: str) -> None:
+    """Runs that a search gave up, at what they had cost by then: it would have been more."""
+    runs = [run for point in curve.points for run in point.abandoned]
+    sizes, bounds = [run.batch_size for run in runs], [quantity.bound(run) for run in runs]
+    axes.plot(sizes, bounds, color=color, ls="none", zorder=3, **ABANDONED)
+
+
+def _draw_unreached(axes: Axes, curve: Curve, row: int, color: str, named: bool) -> None:
+    """Batch sizes that did not reach the threshold, at the top edge: K is above the budget."""
+    sizes = [point.batch_size for point in curve.unreached]
+    height = 1 - UNREACHED_ROW * (row + 0.6)
+    if named:
+        look: dict[str, Any] = {"fontsize": 5, "color": color, "transform": axes.transAxes}
+        axes.text(1.01, height, shortened(curve.variant, 24), va="center", **look)
+    axes.plot(
+        sizes,
+        [height] * len(sizes),
+        ls="none",
+        marker="x",
+        markersize=4.2,
+        markeredgewidth=1.2,
+        color=color,
+        transform=axes.get_xaxis_transform(),
+        clip_on=False,
+    )
+
+
+def _set_values(axes: Axes, study_curves: list[Curve], quantity: Quantity) -> None:
+    values = [
+        found
+        for curve in study_curves
+        for point in curve.points
+        for run in point.reached
+        if (found := quantity.value(run))
+    ]
+    given_up = [run for curve in study_curves for point in curve.points for run in point.abandoned]
+    values += [quantity.bound(run) for run in given_up]
+    rows_of_unreached = sum(bool(curve.unreached) for curve in study_curves)
+    axes.set_yscale("log", base=2)
+    if not values:
+        axes.set_yticks([], minor=False)
+        axes.minorticks_off()
+        look: dict[str, Any] = {"ha": "center", "color": GRAY, "transform": axes.transAxes}
+        axes.text(0.5, 0.45, "No run reached the threshold", **look)
+        return
+    low, high = np.log2(min(values)), np.log2(max(values))
+    span = max(high - low, 2.0)
+    low, high = (low + high - span) / 2, (low + high + span) / 2
+    bottom = low - 0.08 * span
+    top = high + span * (0.08 + 1.3 * UNREACHED_ROW * rows_of_unreached)
+    axes.set_ylim(2**bottom, 2**top)
+    band = UNREACHED_ROW * rows_of_unreached + 0.02 if rows_of_unreached else 0.0
+    highest = top - band * (top - bottom)
+    if quantity.per_step is None:  # a time, which people say in plain numbers
+        set_round_ticks(axes.yaxis, 2**bottom, 2**highest)
+    else:
+        set_octaves(axes.yaxis, bottom, highest, 0.0)
+
+
+def _names(
+    study_curves: list[Curve], quantity: Quantity, markers: dict[str, str], colors: dict[str, str]
+) -> list[Line2D]:
+    handles = []
+    fitted = quantity.per_step is not None
+    for curve in study_curves:
+        chosen = quantity.chosen(curve)
+        told = f": {quantity.chosen_label} at b = {chosen.batch_size}" if chosen else ": no minimum"
+        critical = curve.comparison.critical_batch if fitted else None
+        told += f", fitted b* = {critical:.3g}" if critical is not None else ""
+        color, marker = colors[curve.optimizer], markers[curve.variant]
+        name = shortened(curve.variant, 62 - len(told))
+        handles.append(key(name + told, color=color, marker=marker, ms=3.8))
+    return handles
+
+
+def _keys(study_curves: list[Curve], quantity: Quantity) -> list[Line2D | Patch]:
+    handles: list[Line2D | Patch] = []
+    fitted = quantity.per_step is not None
+    if any(len(curve.seeds) > 1 for curve in study_curves):
+        handles.append(key("median and range of seeds", marker="|", ms=8, ls="none", mew=0.9))
+    if any(quantity.chosen(curve) for curve in study_curves):
+        handles.append(key(quantity.chosen_label, ls="none", marker="*", ms=8))
+    if fitted and any(curve.best for curve in study_curves):
+        handles.append(key("perfect scaling", lw=0.8, ls=DASHED))
+    if fitted and any(curve.comparison.shown for curve in study_curves):
+        handles.append(Patch(facecolor=GRAY, alpha=0.25, label=f"fit, {LEVEL:.0%} band"))
+    if fitted and any(curve.comparison.critical_batch for curve in study_curves):
+        handles.append(key(f"fitted b*, {LEVEL:.0%} interval", marker="D", ms=4.2, lw=2.6))
+    if any(curve.unreached for curve in study_curves):
+        handles.append(key("threshold not reached", ls="none", marker="x", ms=4.5))
+    if any(point.abandoned for curve in study_curves for point in curve.points):
+        handles.append(key("abandoned: a lower bound", ls="none", **(ABANDONED | {"ms": 9})))
+    if any(point.sliced and point.reached for curve in study_curves for point in curve.points):
+        handles.append(key("in slices, seen by BatchNorm", ls="none", marker="o", **HOLLOW))
+    return handles
+
+
+def _title(study: str, study_curves: list[Curve]) -> str:
+    seeds = {seed for curve in study_curves for seed in curve.seeds}
+    told = f"{len(seeds)} seeds, median" if len(seeds) > 1 else "".join(f"seed {s}" for s in seeds)
+    rule = f"rule {study_curves[0].rule}, " if study_curves else ""
+    return f"{shortened(study)}: {rule}{told or 'no run finished'}"

@@ -1,0 +1,129 @@
+"""The critical batch size against the loss threshold."""
+
+import math
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from cbs_lightning.analysis.recommend import LEVEL
+from cbs_lightning.analysis.thresholds import AcrossThresholds
+from cbs_lightning.console import count_of
+from cbs_lightning.reporting.colors import colors_of
+from cbs_lightning.reporting.figures.style import (
+    DASHED,
+    HOLLOW,
+    PLOT_HEIGHT,
+    STYLE,
+    WIDTH,
+    add_legend,
+    key,
+    markers_of,
+    set_octaves,
+    shortened,
+)
+
+SPREAD = 0.015  # of the axis between variants, so that their intervals can be told apart
+
+
+def draw_by_threshold(study: str, variants: list[AcrossThresholds]) -> Figure | None:
+    """b* measured and fitted at every threshold; None where fewer than two thresholds tell."""
+    thresholds = sorted({found.threshold for variant in variants for found in variant.at})
+    if len(thresholds) < 2:
+        return None
+    with mpl.rc_context(STYLE):
+        markers = markers_of((variant.variant, variant.optimizer) for variant in variants)
+        colors = colors_of(variant.optimizer for variant in variants)
+        agreeing = [v for v in variants if not v.joint.reason and not v.joint.contradicted]
+        figure = Figure((WIDTH, PLOT_HEIGHT), layout="constrained")
+        axes = figure.add_subplot()
+        axes.set_xscale("log")
+        axes.set_yscale("log", base=2)
+        low, high = _size_range(variants)
+        axes.set_ylim(low, high)
+        span = math.log(thresholds[-1] / thresholds[0])
+        for place, variant in enumerate(variants):
+            shift = math.exp(SPREAD * span * (place - (len(variants) - 1) / 2))
+            color, marker = colors[variant.optimizer], markers[variant.variant]
+            _draw_variant(axes, variant, shift, color, marker)
+        for variant in agreeing:
+            grid = np.geomspace(thresholds[0], thresholds[-1], 100)
+            theory = [variant.joint.critical_batch(threshold) or math.nan for threshold in grid]
+            axes.plot(grid, theory, color=colors[variant.optimizer], ls=DASHED, lw=0.9)
+        axes.invert_xaxis()
+        axes.xaxis.set_major_locator(FixedLocator(thresholds))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+        set_octaves(axes.yaxis, math.log2(low), math.log2(high), 0.0)
+        axes.set_xlabel("Loss threshold (stricter to the right)")
+        axes.set_ylabel("Critical batch size b*")
+        axes.set_title(_title(study, variants), loc="left")
+        names = [
+            key(shortened(one.variant), color=colors[one.optimizer], marker=marker, **HOLLOW)
+            for one, marker in zip(variants, markers.values(), strict=True)
+        ]
+        add_legend(figure, (names, 3), (_keys(variants, bool(agreeing)), 1))
+    return figure
+
+
+def _title(study: str, variants: list[AcrossThresholds]) -> str:
+    seeds = {seed for variant in variants for found in variant.at for seed in found.seeds}
+    return f"{shortened(study)}: rule {variants[0].at[0].rule}, {count_of(len(seeds), 'seed')}"
+
+
+def _draw_variant(
+    axes: Axes, variant: AcrossThresholds, shift: float, color: str, marker: str
+) -> None:
+    bottom, top = axes.get_ylim()
+    line: dict[str, Any] = {"color": color, "solid_capstyle": "butt"}
+    for found in variant.at:
+        x = found.threshold * shift
+        for interval, width in ((found.interval, 0.9), (found.fits[0].interval, 3.2)):
+            if interval is not None and (width < 1 or found.critical_batch is not None):
+                ends = np.clip(interval, bottom, top)
+                axes.plot([x, x], ends, lw=width, alpha=1 if width < 1 else 0.4, **line)
+                for end, given, arrow in zip(ends, interval, "v^", strict=True):
+                    if width < 1 and end != given:  # open
+                        axes.plot(x, end, color=color, marker=arrow, ms=4, clip_on=False)
+        if found.critical_batch is not None:
+            axes.plot(x, found.critical_batch, color=color, marker="D", ms=3.8, zorder=4)
+    measured = [
+        (found.threshold * shift, found.least_sfo.batch_size)
+        for found in variant.at
+        if found.least_sfo
+    ]
+    if measured:
+        axes.plot(*zip(*measured, strict=True), color=color, lw=0.9, marker=marker, **HOLLOW)
+
+
+def _size_range(variants: list[AcrossThresholds]) -> tuple[float, float]:
+    sizes = [
+        size
+        for variant in variants
+        for found in variant.at
+        for size in (found.critical_batch, found.least_sfo and found.least_sfo.batch_size)
+        if size
+    ]
+    return min(sizes, default=1) / 2.2, max(sizes, default=2) * 2.2
+
+
+def _keys(variants: list[AcrossThresholds], with_theory: bool) -> list[Line2D]:
+    handles = []
+    label = f"least SFO of those run, {LEVEL:.0%} interval"
+    handles.append(key(label, marker="o", lw=0.9, **HOLLOW))
+    if any(found.critical_batch for variant in variants for found in variant.at):
+        label = f"fitted b*, {LEVEL:.0%} interval"
+        handles.append(key(label, marker="D", ms=3.8, lw=3.2))
+    if any(_open(found.interval) for variant in variants for found in variant.at):
+        handles.append(key("open: nothing was run beyond", marker="v", ms=4, lw=0.9))
+    if with_theory:
+        handles.append(key("theorem, all thresholds together", lw=0.9, ls=DASHED))
+    return handles
+
+
+def _open(interval: tuple[float, float] | None) -> bool:
+    return interval is not None and (interval[0] == 0 or math.isinf(interval[1]))

@@ -1,0 +1,49 @@
+"""Which cells of the paper's studies reached the threshold, in the paper and here."""
+
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from cbs_lightning.analysis.curves import Curve
+from cbs_lightning.reporting.figures.style import GRAY, key
+from cbs_lightning.reporting.paper import PaperCell
+
+ROW_HEIGHT = 0.13  # inches
+REACHED: dict[str, Any] = {"marker": "o", "ms": 3.2}
+MISSED: dict[str, Any] = {"marker": "x", "ms": 3.4, "mew": 1.0}
+OPEN: dict[str, Any] = {"marker": "o", "ms": 3.2, "mfc": "white", "mec": "#AAAAAA", "mew": 0.6}
+
+
+def draw_pattern(
+    axes: Axes,
+    curves: list[Curve],
+    paper: dict[str, list[PaperCell]],
+    colors: dict[str, str],
+) -> None:
+    """Two rows an optimizer: the paper's cells, and what was measured of them here."""
+    labels = []
+    here = {curve.variant: curve for curve in curves}
+    for number, (optimizer, cells) in enumerate(paper.items()):
+        above, below = -2 * number, -2 * number - 1
+        labels += [(above, f"{optimizer}: paper"), (below, "here")]
+        points = {p.batch_size: p for p in here[optimizer].points} if optimizer in here else {}
+        for cell in cells:
+            look = REACHED if cell.reached else MISSED
+            axes.plot(cell.batch_size, above, color=GRAY, ls="none", **look)
+            point = points.get(cell.batch_size)
+            told = point is not None and (point.reached or len(point.missed) > len(point.abandoned))
+            look = OPEN if not told else REACHED if point and point.all_reached else MISSED
+            axes.plot(cell.batch_size, below, color=colors[optimizer], ls="none", **look)
+    axes.set_ylim(-2 * len(paper) + 0.4, 0.6)
+    axes.set_yticks([place for place, _ in labels], [label for _, label in labels], fontsize=6)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False)
+    axes.spines["left"].set_visible(False)
+
+
+def pattern_keys() -> list[Line2D]:
+    return [
+        key("reached", ls="none", **REACHED),
+        key("not measured yet", ls="none", **OPEN),
+    ]

@@ -1,0 +1,112 @@
+"""All that is made of a study's runs: summary, answer, tables and figures."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from cbs_lightning.analysis.hyperparameters import by_optimizer
+from cbs_lightning.analysis.study import Study, read
+from cbs_lightning.analysis.summary import write_summary
+from cbs_lightning.files import write_atomically
+from cbs_lightning.reporting.figures.beside_paper import draw_beside_paper
+from cbs_lightning.reporting.figures.by_batch_size import QUANTITIES, draw
+from cbs_lightning.reporting.figures.by_hyperparameter import draw_by_hyperparameter
+from cbs_lightning.reporting.figures.by_threshold import draw_by_threshold
+from cbs_lightning.reporting.figures.contact_sheet import write_contact_sheet
+from cbs_lightning.reporting.figures.losses import draw_losses
+from cbs_lightning.reporting.figures.lr_scaling import draw_lr_scaling
+from cbs_lightning.reporting.figures.style import write_figure
+from cbs_lightning.reporting.figures.tradeoff import draw_tradeoff
+from cbs_lightning.reporting.paper import paper_cells
+from cbs_lightning.reporting.recommendation_file import write_recommendations
+from cbs_lightning.reporting.tables import table_rows, write_tables
+from cbs_lightning.reporting.tensorboard import write_sweep_events
+from cbs_lightning.results.locks import held
+from cbs_lightning.results.store import readable
+
+FIGURES = "figures"
+CONTACT_SHEET = "contact_sheet.png"
+WRITTEN = ".written"  # the names of the files, so that stale ones are known
+LONGEST_NAME = 80  # characters of a file's
+
+
+def write_study(directory: Path) -> list[str]:
+    """Write a study's summary, answer, tables and figures; return the lines that tell of them."""
+    study, lines = read(directory)
+    return lines if study is None else [*lines, *study.told(), *write_files(study)]
+
+
+def write_files(study: Study) -> list[str]:
+    """Write all that is made of a study; return the lines that tell where."""
+    with held(study.directory):
+        summary = write_summary(study.directory, study.rows)
+        tables = write_tables(study.directory / "tables", study.name, study.curves)
+        answer_file = write_recommendations(
+            study.directory, study.recommendations, study.across, study.lr_comparisons
+        )
+        pictures = write_figures(study)
+        images = {path.stem: path.read_bytes() for path in pictures[1:] if path.suffix == ".png"}
+    write_sweep_events(study.directory, study.curves, images)
+    return [
+        f"  Figures: {' '.join(map(str, pictures[:1]))}, and each as PNG and PDF beside it",
+        f"  Tables: {tables[0].with_suffix('')}{', '.join(path.suffix for path in tables)}",
+        f"  The answer for scripts: {answer_file}",
+        f"  Every threshold and rule: {summary}",
+    ]
+
+
+def write_figures(study: Study) -> list[Path]:
+    """All of them, the contact sheet of all first; one that is no longer drawn is removed."""
+    directory = study.directory / FIGURES
+    pictures: list[Path] = []
+    for name, figure in drawn(study):
+        pictures += write_figure(figure, directory / name)
+    if images := [path for path in pictures if path.suffix == ".png"]:
+        sheet = write_contact_sheet(images, directory / CONTACT_SHEET)
+        pictures = [sheet, *pictures]
+    _remove_others(directory / WRITTEN, pictures)
+    return pictures
+
+
+def _remove_others(manifest: Path, pictures: list[Path]) -> None:
+    """Of the files that were written the last time, those that were not written now."""
+    before = manifest.read_text().splitlines() if manifest.exists() else []
+    names = [path.name for path in pictures]
+    for name in set(before) - set(names):
+        (manifest.parent / name).unlink(missing_ok=True)
+    manifest.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(manifest, "".join(f"{name}\n" for name in names).encode())
+
+
+def drawn(study: Study) -> Iterator[tuple[str, Figure]]:
+    """The study's figures, the most telling first, with their names."""
+    paper = paper_cells(study.name)
+    found: dict[str, Figure | None] = {}
+    if study.over_batch_sizes:
+        for name in QUANTITIES:
+            cells = paper if name != "seconds" else None
+            yield name, draw(study.name, study.curves, name, cells)
+        found["tradeoff"] = draw_tradeoff(study.name, study.curves, study.recommendations)
+    for compared in study.lr_comparisons:
+        name = _file_name(f"lr_scaling_{compared.variant}")
+        found[name] = draw_lr_scaling(study.name, compared)
+    found["critical_batch"] = draw_by_threshold(study.name, study.across)
+    for name, figure in found.items():
+        if figure is not None:
+            yield name, figure
+    if paper:
+        yield "paper", draw_beside_paper(study.name, table_rows(study.name, study.curves))
+    for variant, group in study.loss_curves.items():
+        if len({curve.result.batch_size for curve in group}) > 1:
+            yield _file_name(f"losses_{variant}"), draw_losses(study.name, group)
+    for optimizer, panels in by_optimizer(study.panels).items():
+        yield f"hyperparameters_{optimizer}", draw_by_hyperparameter(study.name, panels)
+
+
+def _file_name(name: str) -> str:
+    safe = readable(name)
+    if len(safe) <= LONGEST_NAME:
+        return safe
+    return f"{safe[: LONGEST_NAME - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

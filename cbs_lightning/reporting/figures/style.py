@@ -1,0 +1,139 @@
+"""One style for all figures, and how they are written."""
+
+from collections.abc import Iterable, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from cbs_lightning.files import write_atomically
+from cbs_lightning.reporting.colors import marks_of
+
+GRAY = "#555555"
+MARKERS = "os^vPhX<"  # a star is the least SFO, a diamond the fitted b*
+DASHED = (0, (4, 3))
+HOLLOW: dict[str, Any] = {"markerfacecolor": "white", "markersize": 5, "markeredgewidth": 1.1}
+STYLE: dict[Any, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "axes.linewidth": 0.7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.5,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "legend.frameon": False,
+    "legend.fontsize": 7,
+    "legend.handlelength": 1.8,
+    "legend.columnspacing": 1.2,
+    "legend.borderpad": 0.2,
+    "lines.linewidth": 1.2,
+    "pdf.fonttype": 42,  # embedded TrueType
+    "savefig.dpi": 300,
+}
+UNDATED = {"png": ["Software"], "pdf": ["CreationDate", "Producer", "Creator"]}  # left out
+# In inches: a column of a paper, and both.
+WIDTH, FULL_WIDTH, PLOT_HEIGHT, LEGEND_ROW_HEIGHT = 3.6, 7.2, 2.6, 0.143
+LONGEST_NAME = 28  # characters of a study or a variant that are shown
+UNREACHED_ROW = 0.045  # of the axes' height, at their top
+
+
+def shortened(name: str, longest: int = LONGEST_NAME) -> str:
+    """As plain text: matplotlib takes what is between two dollars for mathematics."""
+    short = name if len(name) <= longest else f"{name[: longest - 3]}..."
+    return short.replace("$", r"\$")
+
+
+def key(label: str, **look: Any) -> Line2D:
+    """An entry of a legend that is about all optimizers."""
+    return Line2D([], [], label=label, **({"color": GRAY} | look))
+
+
+def add_legend(figure: Figure, *groups: tuple[Sequence[Line2D | Patch], int]) -> None:
+    """Below everything, for which the figure grows; every group has its number of columns."""
+    rows = [-(-len(handles) // columns) for handles, columns in groups]
+    width, height = figure.get_size_inches()
+    room = LEGEND_ROW_HEIGHT * sum(rows) + 0.05
+    figure.set_size_inches(width, height + room)
+    share = room / (height + room)
+    figure.set_layout_engine("constrained", rect=(0, share, 1, 1 - share))
+    top = share
+    for (handles, columns), own in zip(groups, rows, strict=True):
+        place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0.02, top)}
+        figure.legend(handles=handles, ncols=columns, borderaxespad=0.0, labelspacing=0.4, **place)
+        top -= LEGEND_ROW_HEIGHT * own / (height + room)
+
+
+def markers_of(variants: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """By variant, given pairs of variant and optimizer: those of one optimizer share its colour."""
+    return {name: MARKERS[mark % len(MARKERS)] for name, mark in marks_of(variants).items()}
+
+
+def set_octaves(axis: mpl.axis.Axis, low: float, high: float, margin: float) -> None:
+    exponents = np.arange(np.ceil(low - margin), np.floor(high + margin) + 1)
+    exponents = exponents[:: 1 + len(exponents) // 13]
+    axis.set_major_locator(FixedLocator(list(2.0**exponents)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda x, _: f"$2^{{{round(np.log2(x))}}}$"))
+
+
+def set_batch_sizes(axes: Axes, sizes: Iterable[float]) -> None:
+    """A logarithmic x axis that has room for all of them."""
+    sizes = list(sizes)
+    low, high = np.log2(min(sizes)), np.log2(max(sizes))
+    margin = max(0.4, 0.05 * (high - low))
+    axes.set_xscale("log", base=2)
+    set_octaves(axes.xaxis, low, high, margin)
+    axes.set_xlim(2 ** (low - margin), 2 ** (high + margin))
+
+
+def draw_band(axes: Axes, height: float) -> None:
+    """The gray at the top edge where what was not reached stands; a share of the axes' height."""
+    box: dict[str, Any] = {"facecolor": "#EFEFEF", "lw": 0, "zorder": 0}
+    axes.add_patch(Rectangle((0, 1 - height), 1, height, transform=axes.transAxes, **box))
+
+
+def set_plain_log(axes: Axes, low: float, high: float, band: float = 0.0) -> None:
+    """A logarithmic y axis with a few round numbers, also where it spans less than a decade.
+
+    `band`: the share of its height that stays free at the top."""
+    axes.set_yscale("log")
+    margin = 0.12 * max(np.log(high / low), 0.3)
+    low, high = low * np.exp(-margin), high * np.exp(margin)
+    axes.set_ylim(low, high * (high / low) ** (band / (1 - band)))
+    set_round_ticks(axes.yaxis, low, high)
+
+
+def set_round_ticks(axis: mpl.axis.Axis, low: float, high: float) -> None:
+    """As many as have room; a label takes up to an eighth of the axis."""
+    for digits in ((1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
+        ticks = [d * 10.0**e for e in range(-6, 12) for d in digits if low <= d * 10.0**e <= high]
+        if len(ticks) < 2 or np.diff(np.log(ticks)).min() >= np.log(high / low) / 8:
+            break
+    axis.set_major_locator(FixedLocator(ticks[:: 1 + len(ticks) // 7]))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,g}" if y < 1e6 else f"{y:.0e}"))
+
+
+def write_figure(figure: Figure, stem: Path) -> list[Path]:
+    """As PNG and PDF; the same figure gives the same bytes."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for form, undated in UNDATED.items():
+        picture = BytesIO()
+        with mpl.rc_context(STYLE):
+            figure.savefig(picture, format=form, metadata=dict.fromkeys(undated))
+        figure.set_layout_engine("none")  # as it is laid out now
+        paths.append(stem.with_name(f"{stem.name}.{form}"))
+        write_atomically(paths[-1], picture.getvalue())
+    return paths

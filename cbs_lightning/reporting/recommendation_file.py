@@ -1,0 +1,51 @@
+"""`recommendation.json`: a study's answer, for scripts."""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from cbs_lightning.analysis.lr_comparison import LrComparison
+from cbs_lightning.analysis.recommend import LEVEL, OVERHEAD, Recommendation
+from cbs_lightning.analysis.thresholds import AcrossThresholds
+from cbs_lightning.files import write_atomically
+
+RECOMMENDATION = "recommendation.json"
+SCHEMA_VERSION = 1
+
+
+def write_recommendations(
+    directory: Path,
+    found: list[Recommendation],
+    across: list[AcrossThresholds],
+    lr: Iterable[LrComparison] = (),
+) -> Path:
+    """Ends of intervals that are open, and numbers that are not known, are null."""
+    by_variant = {one.variant: one.as_json() for one in across}
+    values = {
+        "schema_version": SCHEMA_VERSION,
+        "study": directory.name,
+        "level": LEVEL,
+        "overhead": OVERHEAD,
+        "variants": [
+            asdict(one) | {"across_thresholds": by_variant.get(one.variant)} for one in found
+        ],
+        "learning_rates": [one.as_json() for one in lr],
+    }
+    path = directory / RECOMMENDATION
+    write_atomically(path, (json.dumps(_plain(values), indent=2) + "\n").encode())
+    return path
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        if isinstance(value.get("interval"), tuple):  # 0 is as open an end as infinity
+            value = value | {"interval": [end or math.inf for end in value["interval"]]}
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

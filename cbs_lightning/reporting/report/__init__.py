@@ -1,0 +1,5 @@
+"""Results become a page to browse. Never trains."""
+
+from cbs_lightning.reporting.report.page import REPORT, write_page, write_report
+
+__all__ = ["REPORT", "write_page", "write_report"]

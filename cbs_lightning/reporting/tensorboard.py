@@ -1,0 +1,151 @@
+"""A study's curves and figures for TensorBoard: steps and SFO against batch size."""
+
+import math
+import shutil
+import struct
+from collections.abc import Mapping
+from contextlib import suppress
+from io import BytesIO
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.custom_scalar import metadata as custom_scalars
+from tensorboard.plugins.custom_scalar.layout_pb2 import (
+    Category,
+    Chart,
+    Layout,
+    MultilineChartContent,
+)
+from tensorboard.plugins.image import metadata as images
+from tensorboard.util.tensor_util import make_tensor_proto
+
+from cbs_lightning.analysis.curves import Curve, Point
+from cbs_lightning.files import remove_scratch
+from cbs_lightning.results.events import EventWriter, event_paths, replace_events
+from cbs_lightning.results.locks import held
+from cbs_lightning.results.store import readable
+
+SWEEP = "_sweep"  # TensorBoard lists it before the runs
+FIRST = 0.0  # where it goes by when they began
+CURVE, PAGE = ".curve", ".page"
+SECONDS_TO_WAIT = 10  # for another process that writes the same
+QUANTITIES = {
+    "SFO": "SFO complexity K*b, gradient evaluations until the threshold",
+    "steps": "Steps K, parameter updates until the threshold",
+}
+LOG2 = "{}, log2"  # in parentheses it would break the Custom Scalars page
+# TensorBoard's abscissa, the step, is a whole number. Curves by another one are another run to it,
+# so that it forgets what it has read where the first batch size comes that is no power of two.
+OF_HUNDREDTHS = ",100log2b"
+OCTAVES, HUNDREDTHS = "Against log2 batch size", "Against 100 log2 batch size"
+
+
+def write_sweep_events(
+    study_directory: Path, study_curves: list[Curve], pictures: Mapping[str, bytes]
+) -> None:
+    """Write what TensorBoard shows of a study beside its runs: curves, layout and figures.
+
+    A curve has a point at each batch size that all seeds reached the threshold with, the median.
+    `pictures`: PNG by figure's name, in the order to show them in.
+    """
+    with suppress(Timeout), _sweep_held(study_directory):
+        _write_curves(study_directory / SWEEP, study_curves)
+        _write_page(study_directory / SWEEP, pictures)
+
+
+def write_sweep_curves(study_directory: Path, study_curves: list[Curve]) -> None:
+    """The curves alone; the layout and figures stay as they are."""
+    with suppress(Timeout), _sweep_held(study_directory):
+        _write_curves(study_directory / SWEEP, study_curves)
+
+
+def has_page(study_directory: Path) -> bool:
+    return bool(event_paths(study_directory / SWEEP, PAGE))
+
+
+def _sweep_held(study_directory: Path) -> FileLock:
+    (study_directory / SWEEP).mkdir(exist_ok=True)
+    return held(study_directory / SWEEP, SECONDS_TO_WAIT)
+
+
+def _write_curves(directory: Path, study_curves: list[Curve]) -> None:
+    sizes = [point.batch_size for curve in study_curves for point in curve.points]
+    octaves = all(size.bit_count() == 1 for size in sizes)
+    shown: dict[str, Curve] = {}
+    for curve in study_curves:
+        if _points(curve):
+            name = readable(curve.variant) + ("" if octaves else OF_HUNDREDTHS)
+            shown[name if name not in shown else f"{name}+{len(shown)}"] = curve
+    for name, curve in shown.items():
+        (directory / name).mkdir(exist_ok=True)
+        replace_events(directory / name, CURVE, _curve_events(curve, octaves))
+    for older in directory.iterdir():
+        if older.is_dir() and older.name not in shown:
+            shutil.rmtree(older)
+
+
+def _curve_events(curve: Curve, octaves: bool) -> bytes:
+    asked = f"loss <= {curve.threshold:g} by rule {curve.rule}"
+    missing = "A batch size that not all seeds reached it with has no point."
+    group, scale = (OCTAVES, 1) if octaves else (HUNDREDTHS, 100)
+    descriptions = {
+        f"{group}/{quantity}": f"{what}: {asked}, the median over seeds. {missing}"
+        for name, what in QUANTITIES.items()
+        for quantity in (name, LOG2.format(name))
+    }
+    content = BytesIO()
+    events = EventWriter(content, FIRST, descriptions)
+    events.forget(descriptions)
+    for point in _points(curve):
+        values = {"SFO": point.sfo or 0, "steps": point.steps or 0}
+        values |= {LOG2.format(name): math.log2(value) for name, value in values.items()}
+        tagged = {f"{group}/{quantity}": value for quantity, value in values.items()}
+        events.scalars(tagged, round(scale * math.log2(point.batch_size)))
+    return content.getvalue()
+
+
+def _points(curve: Curve) -> list[Point]:
+    return [point for point in curve.points if point.all_reached]
+
+
+def _write_page(directory: Path, pictures: Mapping[str, bytes]) -> None:
+    remove_scratch(directory)
+    content = BytesIO()
+    events = EventWriter(content, FIRST)
+    events.restart()
+    events.summary(_layout())
+    for number, (name, picture) in enumerate(pictures.items(), 1):
+        events.summary(_image(f"Figures/{number:02} {name}", picture))
+    replace_events(directory, PAGE, content.getvalue())
+
+
+def _layout() -> Summary:
+    """A chart takes the tags that its regular expressions match."""
+    sweep = [
+        _chart(f"{prefix}{name} against log2 b", f"Against .*/{scale.format(name)}$")
+        for prefix, scale in (("log2 ", LOG2), ("", "{}"))
+        for name in QUANTITIES
+    ]
+    categories = [Category(title="Steps and SFO against batch size", chart=sweep)]
+    for abscissa, title in (("by_sfo", "Runs by SFO"), ("by_step", "Runs by step")):
+        charts = [
+            _chart(f"{name} {abscissa.replace('_', ' ')}", f"{name.replace(' ', '_')}/{abscissa}$")
+            for name in ("loss", "accuracy", "learning rate")
+        ]
+        categories.append(Category(title=title, chart=charts))
+    tensor = make_tensor_proto(Layout(category=categories).SerializeToString())
+    metadata = custom_scalars.create_summary_metadata()
+    tag = custom_scalars.CONFIG_SUMMARY_TAG
+    return Summary(value=[Summary.Value(tag=tag, metadata=metadata, tensor=tensor)])
+
+
+def _chart(title: str, tag: str) -> Chart:
+    return Chart(title=title, multiline=MultilineChartContent(tag=[tag]))
+
+
+def _image(tag: str, picture: bytes) -> Summary:
+    width, height = struct.unpack(">II", picture[16:24])  # of a PNG's first chunk
+    tensor = make_tensor_proto([str(width).encode(), str(height).encode(), picture])
+    metadata = images.create_summary_metadata(display_name=tag, description="")
+    return Summary(value=[Summary.Value(tag=tag, metadata=metadata, tensor=tensor)])

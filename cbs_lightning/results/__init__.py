@@ -1,0 +1,1 @@
+"""What a run leaves behind: the only place that knows how a run directory looks."""

@@ -1,0 +1,52 @@
+"""One process at a time works on a run directory, or on what is made of a study."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from cbs_lightning.console import say
+from cbs_lightning.errors import UserError
+
+LOCK = ".lock"
+POLL_SECONDS = 0.5
+
+
+class BusyError(UserError):
+    """Another process works on the run."""
+
+
+@contextmanager
+def locked(
+    directory: Path, title: str, *, wait: bool, stop_file: Path | None = None
+) -> Iterator[None]:
+    """Hold the run directory, which must exist. Where another process does, wait or `BusyError`.
+
+    What waits gives up with `BusyError` when the stop file appears.
+
+    The operating system gives back what a process holds when that process ends, however it ends; a
+    file system that has no such locks is an OSError.
+    """
+    lock = FileLock(directory / LOCK, poll_interval=POLL_SECONDS, fallback_to_soft=False)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        if not wait:
+            raise BusyError(f"{directory}: another process works on it") from None
+        say(f"{title}: another process works on it; waiting")
+        try:
+            lock.acquire(cancel_check=stop_file.exists if stop_file else None)
+        except Timeout:
+            raise BusyError(f"{directory}: waited for until the sweep stopped") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def held(directory: Path, seconds: float = -1) -> FileLock:
+    """For a with statement, in which no other process writes what is made of the runs there.
+
+    Waits as long as it takes, or raises `Timeout` after the given seconds."""
+    return FileLock(directory / LOCK, timeout=seconds, fallback_to_soft=False)

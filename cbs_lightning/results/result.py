@@ -1,0 +1,203 @@
+"""A run's result: the answer to a request, read off the recorded losses."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cbs_lightning.console import count_of, duration
+from cbs_lightning.results.trajectory import (
+    Reading,
+    Readings,
+    Rule,
+    RuleName,
+    Trajectory,
+    last_reading,
+)
+
+SCHEMA_VERSION = 1
+
+
+class Status(StrEnum):
+    """Why a run ended."""
+
+    REACHED = "reached"
+    EXHAUSTED = "exhausted"  # the budget was used up
+    DIVERGED = "diverged"  # a loss was not finite
+    ABANDONED = "abandoned"  # a search gave up on it
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+
+
+UNFINISHED = (Status.FAILED, Status.INTERRUPTED)  # training goes on with the same command
+
+
+@dataclass(frozen=True)
+class Result:
+    """`result.json`: the answer to the latest request, and the run that gives it.
+
+    `steps`, `sfo` and `samples` are None unless the threshold was reached. `loss`, `accuracy` and
+    `seconds` are at that step, else at the end; `seconds` counts training alone, at the run's
+    mean speed. `test_accuracy` is of the final weights. Accuracies are fractions. `status` answers
+    the request, `ended` says why training itself ended.
+    """
+
+    schema_version: int
+    status: Status | None  # None only in a summary: the losses end before an answer
+    ended: Status
+    study: str
+    variant: str
+    data: str
+    model: str
+    optimizer: str
+    lr: float
+    hyperparameters: dict[str, Any]
+    batch_size: int
+    effective_batch_size: int
+    micro_batch_size: int | None
+    seed: int
+    threshold: float
+    rule: RuleName
+    window: int
+    steps: int | None
+    sfo: int | None
+    samples: int | None
+    steps_run: int
+    epochs_run: float
+    steps_per_epoch: int
+    data_size: int
+    loss: float | None
+    accuracy: float | None
+    test_accuracy: float | None
+    seconds: float
+    seconds_per_step: float | None
+    threads: int
+    device: str
+    config_hash: str
+    versions: dict[str, str]
+    commit: str | None = None  # of this project's code; with a + where it was changed since
+    configuration: dict[str, Any] = field(default_factory=dict)  # all of it, resolved
+    machine: str | None = None
+
+    @property
+    def sliced(self) -> bool:
+        """Whether a batch was worked in slices, whose statistics BatchNorm then saw."""
+        slice_size = self.micro_batch_size
+        return slice_size is not None and slice_size < self.effective_batch_size
+
+    @property
+    def lr_scaling(self) -> str:
+        """By which `lr` came about; a run from before there was one had none."""
+        return str(self.configuration.get("lr_scaling", "none"))
+
+    @property
+    def first_reading(self) -> int:
+        """The first step at which the rule gives a loss at all."""
+        if self.rule is RuleName.EPOCH:
+            return self.steps_per_epoch
+        return -(-self.window // self.effective_batch_size)
+
+    @property
+    def steps_answered(self) -> int:
+        """How many steps the answer is about: a longer run may answer for a smaller budget."""
+        if self.steps is not None or not self.seconds_per_step:
+            return self.steps or self.steps_run
+        return round(self.seconds / self.seconds_per_step)
+
+    @property
+    def sfo_answered(self) -> int:
+        """What those steps cost; where the threshold was not reached, K·b is more."""
+        return self.steps_answered * self.effective_batch_size
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of a run: a threshold by a rule, within a budget; None: the run's own."""
+
+    threshold: float
+    rule: RuleName
+    window: int  # samples
+    max_steps: int | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory that could be read."""
+
+    directory: Path
+    result: Result
+    trajectory: Trajectory
+
+
+def answer(result: Result, trajectory: Trajectory, request: Request) -> Result:
+    """What the recorded losses of the run that `result` describes say to the request.
+
+    The status is `reached` where they meet the threshold. Else it says why not; None where they
+    end too soon to tell.
+    """
+    rule = Rule(request.rule, result.steps_per_epoch, request.window)
+    return _answer(result, Readings.of(trajectory[: request.max_steps], rule), request)
+
+
+def answers(run: Run, rule: RuleName, window: int, thresholds: Iterable[float]) -> list[Result]:
+    """As `answer` for every threshold, within the run's own budget."""
+    read = Readings.of(run.trajectory, Rule(rule, run.result.steps_per_epoch, window))
+    return [_answer(run.result, read, Request(each, rule, window)) for each in thresholds]
+
+
+def _answer(result: Result, read: Readings, request: Request) -> Result:
+    asked = replace(result, threshold=request.threshold, rule=request.rule, window=request.window)
+    crossing = read.first_crossing(request.threshold)
+    if crossing is not None:
+        return _at(asked, crossing, Status.REACHED, end=crossing.steps)
+    within = read.trajectory
+    status = _why_not(result.ended, within, request.max_steps)
+    return _at(asked, last_reading(within, read.rule), status, end=len(within))
+
+
+def _why_not(ended: Status, within: Trajectory, max_steps: int | None) -> Status | None:
+    if within.first_non_finite() is not None:
+        return Status.DIVERGED
+    if max_steps is not None and len(within) == max_steps:
+        return Status.EXHAUSTED
+    if ended is Status.REACHED or (ended is Status.EXHAUSTED and max_steps is not None):
+        return None  # it stopped at another threshold, or its budget was smaller
+    return ended
+
+
+def _at(result: Result, reading: Reading | None, status: Status | None, end: int) -> Result:
+    """The result as of step `end`."""
+    reached = reading if status is Status.REACHED else None
+    return replace(
+        result,
+        status=status,
+        steps=reached.steps if reached else None,
+        sfo=reached.steps * result.effective_batch_size if reached else None,
+        samples=reached.samples if reached else None,
+        loss=_finite(reading.loss) if reading else None,
+        accuracy=reading.accuracy if reading else None,
+        seconds=(result.seconds_per_step or 0.0) * end,
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def describe(result: Result) -> str:
+    """What a run found, in half a line."""
+    if result.status is Status.REACHED and result.steps is not None:
+        steps = count_of(result.steps, "step")
+        found = f"reached {result.threshold:g} after {steps}, SFO {result.sfo:,}"
+    else:
+        end = result.steps_answered
+        loss = f", loss {result.loss:.3g}" if result.loss is not None else ""
+        sfo = f", SFO {result.sfo_answered:,}" if result.status is Status.ABANDONED else ""
+        steps = count_of(end, "step")
+        found = f"{result.status} after {steps}{sfo}{loss} (until {result.threshold:g})"
+        if result.rule is RuleName.EPOCH and end < result.steps_per_epoch:
+            found += " within the first epoch"
+    return f"{found}, {duration(result.seconds)}"

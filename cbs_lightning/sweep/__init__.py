@@ -1,0 +1,1 @@
+"""Many runs: grid, search, concurrency, GPUs, live table, SLURM."""

@@ -1,0 +1,1 @@
+"""How far a sweep's jobs are, shown while they run."""

@@ -1,0 +1,176 @@
+"""A sweep's board: every job tells how far it is, in a file that any process can read."""
+
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from io import TextIOBase
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from cbs_lightning.results.result import Status
+
+SAID = "said"  # what jobs print, while a live table has the terminal
+
+
+class Phase(StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True)
+class JobState:
+    """How far a job of a sweep is; times are in seconds since 1970."""
+
+    job: int  # from 1
+    variant: str
+    batch_size: int
+    seed: int
+    threshold: float
+    part: str = "sweep"  # of which it is a job
+    phase: Phase = Phase.WAITING
+    status: Status | None = None  # of a finished job
+    known: bool = False  # finished by an earlier sweep
+    steps: int = 0
+    max_steps: int | None = None
+    steps_per_epoch: int | None = None
+    first_loss: float | None = None
+    loss: float | None = None  # the latest one by the stop's rule
+    seconds_left: float | None = None  # at most, to the end of the budget
+    began: float | None = None
+    told: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Since the job began, when it told this."""
+        return self.told - self.began if self.began is not None else 0.0
+
+
+class Board:
+    """The states of a sweep's jobs, in a directory.
+
+    A job's own process tells of it, so a file has one writer at a time. Telling never fails: a
+    disk that is full makes a board that is out of date. Whoever has a log of its own does not print
+    `beside_table`.
+    """
+
+    def __init__(self, directory: Path, *, beside_table: bool = True) -> None:
+        self.directory = directory
+        self.beside_table = beside_table
+        self._read: dict[str, tuple[tuple[int, int], JobState]] = {}
+        self._said = 0  # bytes that were read
+
+    def plan(self, jobs: Sequence[JobState]) -> None:
+        for state in jobs:
+            self._write(state)
+
+    def tell(self, job: int, **changes: Any) -> None:
+        with suppress(OSError, ValueError):
+            state = _parsed(self._path(job).read_bytes())
+            self._write(replace(state, **changes, told=time.time()))
+
+    def jobs(self) -> list[JobState]:
+        """All jobs in their order; only files that changed since the last call are read."""
+        with suppress(OSError), os.scandir(self.directory) as entries:
+            for entry in entries:
+                if entry.name.endswith(".json"):
+                    with suppress(OSError, ValueError):
+                        self._look_at(entry)
+        return sorted((state for _, state in self._read.values()), key=lambda state: state.job)
+
+    @property
+    def live(self) -> bool:
+        """Whether a table shows the board, so that nothing else may print to the terminal."""
+        return self.beside_table and (self.directory / SAID).exists()
+
+    def go_live(self) -> None:
+        with suppress(OSError):
+            (self.directory / SAID).touch()
+
+    def new_lines(self) -> list[str]:
+        """What jobs printed since the last call."""
+        with suppress(OSError), (self.directory / SAID).open("rb") as file:
+            file.seek(self._said)
+            lines, _, _ = file.read().rpartition(b"\n")
+            if lines:
+                self._said += len(lines) + 1
+                return lines.decode(errors="replace").split("\n")
+        return []
+
+    def _look_at(self, entry: os.DirEntry[str]) -> None:
+        stat = entry.stat()
+        version = (stat.st_ino, stat.st_mtime_ns)
+        if entry.name not in self._read or self._read[entry.name][0] != version:
+            self._read[entry.name] = version, _parsed(Path(entry.path).read_bytes())
+
+    def _path(self, job: int) -> Path:
+        return self.directory / f"{job}.json"
+
+    def _write(self, state: JobState) -> None:
+        """Readers see the old state or the new one. A power cut ends the sweep anyway: no fsync."""
+        path = self._path(state.job)
+        scratch = path.with_suffix(".tmp")
+        with suppress(OSError):
+            scratch.write_text(json.dumps(asdict(state)))
+            scratch.replace(path)
+
+
+def _parsed(content: bytes) -> JobState:
+    values = json.loads(content)
+    status = values.pop("status")
+    phase = Phase(values.pop("phase"))
+    return JobState(**values, phase=phase, status=Status(status) if status else None)
+
+
+def board_of(cfg: DictConfig) -> Board | None:
+    """The board of the sweep that the configuration is a job of."""
+    if not cfg.sweep.board:
+        return None
+    return Board(Path(cfg.sweep.board), beside_table=not cfg.sweep.elsewhere)
+
+
+def tell(cfg: DictConfig, **changes: Any) -> None:
+    """Tell of the configuration's job, if it is one of a sweep."""
+    if (board := board_of(cfg)) is not None:
+        board.tell(cfg.sweep.job, **changes)
+
+
+@contextmanager
+def printing_beside_table(cfg: DictConfig) -> Iterator[None]:
+    """While inside, what is printed goes to the board where a live table has the terminal."""
+    board = board_of(cfg)
+    if board is None or not board.live:
+        yield
+        return
+    with Lines(board.directory / SAID) as said, redirect_stdout(said), redirect_stderr(said):
+        yield
+
+
+class Lines(TextIOBase):
+    """Appends to a file, by whole lines, so that those of several processes do not mix.
+
+    What cannot be written is lost: a full disk is no reason to end a run.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._begun = ""
+
+    def write(self, text: str) -> int:
+        *lines, self._begun = (self._begun + text).split("\n")
+        if lines:
+            content = "".join(f"{line}\n" for line in lines).encode(errors="replace")
+            with suppress(OSError), self.path.open("ab", buffering=0) as file:
+                file.write(content)
+        return len(text)
+
+    def close(self) -> None:
+        if self._begun:
+            self.write("\n")
+        super().close()

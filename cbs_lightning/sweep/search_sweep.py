@@ -1,0 +1,193 @@
+"""A search: rounds of jobs, until the critical batch size of every combination is known."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, zip_longest
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from cbs_lightning.console import count_of, duration, say
+from cbs_lightning.errors import UserError, output_errors
+from cbs_lightning.results.result import Result
+from cbs_lightning.results.store import CHECKPOINT
+from cbs_lightning.search.search import Search
+from cbs_lightning.search.settings import GROUP, SearchSettings
+from cbs_lightning.search.trials import Cell
+from cbs_lightning.sweep.combinations import Combination, combinations
+from cbs_lightning.sweep.concurrency import AtATime
+from cbs_lightning.sweep.job_loader import Job
+from cbs_lightning.sweep.sweep import Sweep, has_failed
+from cbs_lightning.training.run import publish_answer, run_directory, stored_run
+
+
+class SearchSweep(Sweep):
+    """Rounds of jobs, each of as many as run at a time; nothing that is known is trained."""
+
+    def search(
+        self,
+        named: dict[Job, DictConfig],
+        settings: SearchSettings,
+        config_of: Callable[[Job], DictConfig],
+    ) -> list[Result | None]:
+        """The results that it rests on, None where a run failed; `named` is the command line's.
+
+        Raise `UserError` if no run reached the threshold.
+        """
+        self.budget = settings.budget
+        self.combinations = combinations(named, settings, config_of)
+        configs = {
+            job: each.configs[cell] for each in self.combinations for cell, job in each.jobs.items()
+        }
+        at_a_time = self.check(configs)
+        self._look()
+        self._began, self._runs, self._gradients = time.monotonic(), 0, 0
+        self._known = {
+            run_directory(each.configs[cell]): cell[0] * result.steps_run
+            for each in self.combinations
+            for cell, result in each.answers.items()
+        }
+        self._say_beginning(at_a_time)
+        with self.watched(configs):
+            self.on_finished.insert(0, self._look)
+            limit = self._rounds()
+        return self._end(limit)
+
+    def _look(self) -> None:
+        for each in self.combinations:
+            with output_errors(Path(next(iter(each.configs.values())).output_dir)):
+                each.look()
+
+    def _rounds(self) -> str | None:
+        """Run them; what part of the budget is used up, if that is why they ended."""
+        number = 0
+        while unknown := self._unknown():
+            if limit := self.budget.used_up(*self._spent()):
+                return limit
+            wanted = self._dealt(unknown)[: self._runs_left()]
+            number += 1
+            self._say_round(number, wanted)
+            before = [_steps_to_go_on_from(each.configs[cell]) for each, cell in wanted]
+            found = self.launch({each.jobs[cell]: each.configs[cell] for each, cell in wanted})
+            self._runs += len(wanted)
+            for (each, cell), result, steps in zip(wanted, found, before, strict=True):
+                if has_failed(result):
+                    each.has_failed(cell)
+                if result is not None:
+                    self._gradients += cell[0] * max(0, result.steps_run - steps)
+            self._look()
+        return None
+
+    def _dealt(self, unknown: list[Combination]) -> list[tuple[Combination, Cell]]:
+        """As many runs as there are workers, in turns, and one of each combination at least.
+
+        Combinations that differ in the threshold have runs in common. The strictest comes first:
+        what it trains answers the others.
+        """
+        unknown = sorted(unknown, key=lambda each: each.threshold)
+        offers = [[(each, cell) for cell in each.propose(self.workers)] for each in unknown]
+        found: dict[Path, tuple[Combination, Cell]] = {}
+        for offer in filter(None, chain.from_iterable(zip_longest(*offers))):
+            found.setdefault(run_directory(offer[0].configs[offer[1]]), offer)
+        return list(found.values())[: max(self.workers, len(unknown))]
+
+    def _unknown(self) -> list[Combination]:
+        """Of which a further run would tell something."""
+        return [each for each in self.combinations if each.propose(1)]
+
+    def _spent(self) -> tuple[int, int, float]:
+        """Runs, gradients and hours, since the search was called."""
+        return self._runs, self._gradients, (time.monotonic() - self._began) / 3600
+
+    def _runs_left(self) -> int | None:
+        return self.budget.runs - self._runs if self.budget.runs is not None else None
+
+    def _end(self, limit: str | None) -> list[Result | None]:
+        found: dict[Job, Result | None] = {}
+        configs: dict[Job, DictConfig] = {}
+        for each in self.combinations:
+            for cell, job in each.jobs.items():
+                if cell in each.answers or cell in each.search.failed:
+                    configs[job], found[job] = each.configs[cell], each.answers.get(cell)
+                if cell in each.answers:
+                    publish_answer(each.configs[cell])
+        self.report(configs, list(found.values()))
+        for each in self.combinations:
+            say(f"{each.name}: {each.verdict().told}")
+        if limit is not None:
+            names = ", ".join(each.name for each in self._unknown())
+            say(
+                f"The budget is used up ({GROUP}.{limit}): b* is not known yet for {names}. What "
+                "is said above is the best so far; the same command goes on, with the budget anew."
+            )
+        say(f"The search took {self._spent_in_words()}; {self._known_in_words()}.")
+        if limit is None and not any(run and run.steps is not None for run in found.values()):
+            raise UserError(_nothing_reached(found.values()))
+        if any(each.search.failed for each in self.combinations):
+            raise SystemExit(1)
+        return list(found.values())
+
+    def _say_beginning(self, at_a_time: AtATime) -> None:
+        for each in self.combinations:
+            say(f"{each.name}: {_range_in_words(each.search)}")
+        what = "a search" if len(self.combinations) == 1 else f"{len(self.combinations)} searches"
+        self.say_beginning(f"{what}, {at_a_time}; {self._known_in_words()}")
+
+    def _say_round(self, number: int, wanted: Sequence[tuple[Combination, Cell]]) -> None:
+        say(f"Round {number}, after {self._spent_in_words()}:")
+        for each in self.combinations:
+            if cells := [cell for owner, cell in wanted if owner is each]:
+                say(f"  {each.told()} Next: {_cells_in_words(each, cells)}.")
+
+    def _spent_in_words(self) -> str:
+        """With the budget's limits, where it has some."""
+        runs, gradients, hours = self._spent()
+        budget = self.budget
+        told = {
+            count_of(runs, "run"): budget.runs and f"{budget.runs:,}",
+            f"{gradients:,} gradients": budget.gradients and f"{budget.gradients:,}",
+            duration(3600 * hours): budget.hours and f"{budget.hours:g} h",
+        }
+        return ", ".join(f"{spent} of {most}" if most else spent for spent, most in told.items())
+
+    def _known_in_words(self) -> str:
+        if not self._known:
+            return "nothing was known before"
+        runs = count_of(len(self._known), "run")
+        return f"{runs} and {sum(self._known.values()):,} gradients were known before"
+
+
+def _range_in_words(search: Search) -> str:
+    sizes = search.batch_sizes
+    seeds = f", seeds {', '.join(map(str, search.seeds))}" if len(search.seeds) > 1 else ""
+    within = "an octave" if search.octaves == 1 else f"{search.octaves:g} octaves"
+    return f"{len(sizes)} batch sizes from {sizes[0]} to {sizes[-1]}{seeds}, b* within {within}"
+
+
+def _cells_in_words(each: Combination, cells: Sequence[Cell]) -> str:
+    several = len(each.search.seeds) > 1
+    return ", ".join(
+        f"b = {each.configs[cell].batch_size}" + (f" seed {cell[1]}" if several else "")
+        for cell in cells
+    )
+
+
+def _steps_to_go_on_from(cfg: DictConfig) -> int:
+    """Those that a run need not make again."""
+    stored = stored_run(cfg)
+    goes_on = (run_directory(cfg) / CHECKPOINT).exists()
+    return stored.result.steps_run if stored is not None and goes_on else 0
+
+
+def _nothing_reached(found: Iterable[Result | None]) -> str:
+    runs = [run for run in found if run is not None]
+    if not runs:
+        return "every run of the search failed"
+    losses = [(run.loss, run.batch_size, run) for run in runs if run.loss is not None]
+    if not losses:
+        return "no run of the search has a loss that is finite"
+    loss, batch_size, run = min(losses, key=lambda each: each[:2])
+    return (
+        f"stop.loss={run.threshold:g}: no run of the search reached it; the closest was "
+        f"{loss:.3g} at b = {batch_size} ({run.variant})"
+    )

@@ -1,0 +1,1 @@
+"""A sweep's runs as jobs of a SLURM cluster."""

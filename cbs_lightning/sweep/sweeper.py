@@ -1,0 +1,81 @@
+"""What this project's Hydra sweepers share: which jobs a command line and a grid make.
+
+Nothing here may take long to import.
+"""
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+from cbs_lightning.config.compose import complete
+from cbs_lightning.errors import UserError
+from cbs_lightning.sweep.job_loader import Job, JobLoader
+
+Values = dict[str, list[str]]  # what a key is swept over, as key=value
+
+
+class JobSweeper(Sweeper):
+    """Its jobs are the product of what the command line sweeps with each row of `grid`.
+
+    All that the command line names is a job. For keys that it names, a row that has those values
+    gives the others; where no row has them, all rows do.
+    """
+
+    def __init__(self, grid: Sequence[DictConfig] = ()) -> None:
+        self.grid = [{str(key): str(value) for key, value in row.items()} for row in grid]
+
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
+        self.config_loader = JobLoader(hydra_context.config_loader.get_search_path())
+        self.config: DictConfig = config
+        self.hydra_context: HydraContext = HydraContext(self.config_loader, hydra_context.callbacks)
+        self.task_function = task_function
+
+    def jobs(self, arguments: list[str]) -> list[Job]:
+        parser = OverridesParser.create(config_loader=self.config_loader)
+        command = _values(parser.parse_overrides(arguments))
+        if len(experiments := command.get("experiment", ())) > 1:
+            raise UserError(f"{' '.join(experiments)}: one experiment per sweep")
+        rows = [
+            _values(parser.parse_overrides([f"{key}={value}" for key, value in row.items()]))
+            for row in self.grid
+        ]
+        return cells(rows, command)
+
+    def config_of(self, job: Job) -> DictConfig:
+        cfg = self.config_loader.load_sweep_config(self.config, list(job))
+        return complete(cfg, cfg.hydra)
+
+
+def cells(rows: list[Values], command: Values) -> list[Job]:
+    """The jobs that the rows of a grid and the command line make together, each once."""
+    named = [key for key in command if any(key in row for row in rows)]
+    others = [values for key, values in command.items() if key not in named]
+    jobs: list[Job] = []
+    for choice in itertools.product(*(command[key] for key in named)):
+        chosen = dict(zip(named, choice, strict=True))
+        having = [r for r in rows if all(v in r.get(key, [v]) for key, v in chosen.items())]
+        for row in having or rows or [{}]:
+            rest = [values for key, values in row.items() if key not in chosen]
+            jobs += [(*choice, *job) for job in itertools.product(*rest, *others)]
+    return list(dict.fromkeys(jobs))
+
+
+def _values(overrides: Iterable[Override]) -> Values:
+    """Each override's key, as it was typed, with the `key=value` strings it stands for."""
+    values: Values = {}
+    for override in overrides:
+        key = override.get_key_element()
+        if not override.is_sweep_override():
+            values[key] = [f"{key}={override.get_value_element_as_str()}"]
+        elif override.is_discrete_sweep():
+            values[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+        else:
+            raise UserError(f"{override.input_line}: a grid needs a list of values or a range")
+    return values

@@ -1,0 +1,1 @@
+"""One run: its request is answered from what is stored, else by training."""

@@ -1,0 +1,156 @@
+"""Memory: how much a batch needs, and into what slices that cuts it."""
+
+import copy
+import math
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from cbs_lightning.models import Classifier
+from cbs_lightning.training.system_memory import available_memory
+
+USABLE = 0.7  # of the memory that is free; the rest is for libraries' own buffers
+PROBES = (32, 64)  # samples of the two batches that tell how memory grows with the batch
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    text = str(error)
+    return isinstance(error, RuntimeError) and (
+        "can't allocate memory" in text or "not enough memory" in text
+    )
+
+
+def automatic_slice(
+    model: Classifier, device: torch.device, image: tuple[int, ...], batch_size: int, workers: int
+) -> int | None:
+    """The largest slice of a batch of images of this shape that fits; None: the whole batch.
+
+    A GPU is tried; on a CPU, where a system short of memory kills instead of telling, the need is
+    measured on small batches. No random number is used up.
+    """
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        if device.type == "cpu":
+            room = USABLE * available_memory() / workers - batch_size * math.prod(image) * 4
+            at_rest, per_sample = _growth(model, image)
+            return largest_slice(batch_size, lambda size: at_rest + size * per_sample <= room)
+        return largest_slice(batch_size, lambda size: _fits(model, device, image, batch_size, size))
+
+
+def largest_slice(batch_size: int, fits: Callable[[int], bool]) -> int | None:
+    """Even slices, the fewest that fit; None: the whole batch does. At the least 1."""
+    too_few, slices = 0, 1
+    while not fits(-(-batch_size // slices)) and slices < batch_size:
+        too_few, slices = slices, min(2 * slices, batch_size)
+    while slices - too_few > 1:
+        middle = (too_few + slices) // 2
+        if fits(-(-batch_size // middle)):
+            slices = middle
+        else:
+            too_few = middle
+    return None if slices == 1 else -(-batch_size // slices)
+
+
+class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The most bytes that tensors made inside held at one time, as `peak`."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.peak = self._held = 0
+        self._known: dict[int, Any] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = {storage._cdata for storage in _storages((args, kwargs))}
+        out = func(*args, **(kwargs or {}))
+        for storage in _storages(out):
+            if storage._cdata not in given:
+                self._count(storage)
+        return out
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._known or not size:
+            return
+
+        def freed(_: Any) -> None:
+            del self._known[key]
+            self._held -= size
+
+        self._known[key] = weakref.ref(storage, freed)
+        self._held += size
+        self.peak = max(self.peak, self._held)
+
+
+def _storages(values: Any) -> list[torch.UntypedStorage]:
+    return [leaf.untyped_storage() for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+
+
+def peak_of_step(model: Classifier, images: Tensor) -> int:
+    """Bytes that forward and backward of one slice take beyond the model and the images."""
+    net = copy.deepcopy(model.net).train()
+    labels = torch.zeros(len(images), dtype=torch.long, device=images.device)
+    memory = PeakMemory()
+    with memory:
+        torch.autograd.backward(cross_entropy(net(images), labels))
+    return memory.peak
+
+
+def peak_of_batch(model: Classifier, image: tuple[int, ...], size: int) -> float:
+    """Bytes that forward and backward of a slice of images of this shape take.
+
+    Without computing anything, where the net can do so; else from small batches.
+    """
+    try:
+        images = torch.zeros(size, *image, device="meta").to(memory_format=torch.channels_last)
+        return peak_of_step(copy.deepcopy(model).to("meta"), images)
+    except Exception:  # whatever a net raises that looks at values
+        at_rest, per_sample = _growth(model, image)
+        return at_rest + size * per_sample
+
+
+def _growth(model: Classifier, image: tuple[int, ...]) -> tuple[float, float]:
+    """Bytes at rest, at least the gradients', and per sample, from those of two small batches."""
+    small, large = PROBES
+    low, high = (
+        peak_of_step(model, torch.zeros(size, *image).to(memory_format=torch.channels_last))
+        for size in PROBES
+    )
+    per_sample = (high - low) / (large - small)
+    gradients = sum(weight.nbytes for weight in model.net.parameters())
+    return max(low - small * per_sample, gradients), per_sample
+
+
+def _fits(
+    model: Classifier, device: torch.device, image: tuple[int, ...], batch_size: int, size: int
+) -> bool:
+    """Whether two steps on a slice of this size, beside the whole batch's images, go through."""
+    try:
+        _two_steps(model, torch.zeros(batch_size, *image, device=device), size)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        return False
+    finally:
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+    return True
+
+
+def _two_steps(model: Classifier, batch: Tensor, size: int) -> None:
+    net = copy.deepcopy(model.net).to(batch.device).train()
+    optimizer = model.optimizer_factory(net.parameters())
+    images = batch[:size].to(memory_format=torch.channels_last)
+    labels = torch.zeros(size, dtype=torch.long, device=batch.device)
+    for _ in range(2):
+        optimizer.zero_grad()
+        torch.autograd.backward(cross_entropy(net(images), labels))
+        optimizer.step()
