@@ -58,6 +58,20 @@ def untrained(monkeypatch):
         monkeypatch.setattr(model, "training_step", training_step)
 
 
+@pytest.fixture
+def trained_from(monkeypatch):
+    """The steps that there were before each chunk that is trained."""
+    steps = []
+    training_step = tiny.Restless.training_step
+
+    def counted(self, *arguments):
+        steps.append(self.trainer.global_step)
+        return training_step(self, *arguments)
+
+    monkeypatch.setattr(tiny.Restless, "training_step", counted)
+    return steps
+
+
 def run_of(output_dir, study="*"):
     (directory,) = Path(output_dir).glob(f"{study}/*/")
     return directory
@@ -145,14 +159,16 @@ def test_a_looser_threshold_is_answered_from_the_losses_of_a_finished_run(
 
 @pytest.mark.parametrize("name", UNFINISHED)
 def test_an_unfinished_run_keeps_its_losses_and_goes_on_to_the_same_end_every_time(
-    cli, place, name
+    cli, place, trained_from, name
 ):
     results, arrays = [], []
     for where in ("one", "other"):
         place(where, copied=name)
         run = run_of(name)
         stored = stored_steps(run)
+        trained_from.clear()
         assert cli(*UNFINISHED[name]).code == 0
+        assert trained_from[0] == len(stored["loss"])
         assert run_of(name) == run
         assert not list(run.glob("*.ckpt*"))
         arrays.append(arrays_of(run))
