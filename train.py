@@ -4,7 +4,7 @@ import hydra
 from omegaconf import DictConfig
 
 from cbs_lightning.cli import one_line_errors, run_job
-from cbs_lightning.config.compose import CONF_DIR
+from cbs_lightning.config.composition import CONF_DIR
 from cbs_lightning.errors import UserError
 from cbs_lightning.results.result import Result
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import nn
 
-from cbs_lightning.config.compose import compose
+from cbs_lightning.config.composition import compose
 from cbs_lightning.models import Classifier, ResNet20, ResNet20Authors
 from cbs_lightning.training.run import run
 

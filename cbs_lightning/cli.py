@@ -16,8 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from cbs_lightning import imports as frameworks
-from cbs_lightning.config.compose import BASIC, complete, compose, compose_whole
-from cbs_lightning.console import INTERRUPTED, say
+from cbs_lightning.config.composition import BASIC, complete, compose, compose_whole
+from cbs_lightning.console import INTERRUPTED, print_line
 from cbs_lightning.errors import UserError
 from cbs_lightning.results.locks import BusyError
 from cbs_lightning.results.result import Result, Status, describe
@@ -64,7 +64,7 @@ def _run_job(cfg: DictConfig, stop_file: Path | None) -> Result | UserError | No
         return run(completed)
     except Interrupted as interrupted:
         tell(cfg, phase=Phase.FINISHED, status=Status.INTERRUPTED)
-        say(f"{title}: {describe(interrupted.result)}; the same command goes on")
+        print_line(f"{title}: {describe(interrupted.result)}; the same command goes on")
         if stop_file is not None:
             return interrupted.result
         if interrupted.signal_number == signal.SIGUSR2:
@@ -74,7 +74,7 @@ def _run_job(cfg: DictConfig, stop_file: Path | None) -> Result | UserError | No
         if not completed.sweep.jobs:
             sys.exit(f"error: {busy}")
         tell(cfg, phase=Phase.WAITING)
-        say(f"{title}: another process works on it; comes last")
+        print_line(f"{title}: another process works on it; comes last")
         return busy
     except UserError as error:
         if not completed.sweep.jobs:
@@ -86,7 +86,7 @@ def _run_job(cfg: DictConfig, stop_file: Path | None) -> Result | UserError | No
         where = run_directory(completed) / ERROR
         reason = f"{type(error).__name__}: {_one_line(str(error))}; see {where}"
     tell(cfg, phase=Phase.FINISHED, status=Status.FAILED)
-    say(f"{title}: failed: {reason}")
+    print_line(f"{title}: failed: {reason}")
     return UserError(reason)
 
 

@@ -22,7 +22,7 @@ def count_of(number: int, thing: str) -> str:
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Print a line at once. A reader that went away, such as `head`, does not end a run."""
     try:
         print(text, flush=True)

@@ -5,7 +5,7 @@ from functools import cache
 
 
 @cache
-def load() -> None:
+def load_frameworks() -> None:
     """Import them, once in a process; whoever uses them may then import them as usual."""
     was_enabled = gc.isenabled()
     gc.disable()  # among the million objects that imports make, looking for garbage takes long

@@ -14,8 +14,8 @@ from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn
 from hydra_plugins.hydra_submitit_launcher.submitit_launcher import BaseSubmititLauncher
 
-from cbs_lightning.config.compose import complete
-from cbs_lightning.console import count_of, say
+from cbs_lightning.config.composition import complete
+from cbs_lightning.console import count_of, print_line
 from cbs_lightning.errors import ConfigError, UserError
 from cbs_lightning.signals import TO_STOP, hand_over, held_back
 from cbs_lightning.sweep.slurm import queue as slurm
@@ -59,7 +59,7 @@ class SlurmLauncher(BaseSubmititLauncher):  # type: ignore[misc]
                 job.find(queue)
             if earlier := [job for job in left if job.earlier]:
                 told = count_of(len(earlier), "job")
-                say(f"{told} in SLURM's queue already: {slurm_jobs.ids(earlier)}")
+                print_line(f"{told} in SLURM's queue already: {slurm_jobs.ids(earlier)}")
             try:
                 if new := [job for job in left if not job.earlier]:
                     with held_back(), _kept_from_programs():
@@ -67,7 +67,7 @@ class SlurmLauncher(BaseSubmititLauncher):  # type: ignore[misc]
                 slurm_jobs.wait(left)
             except (KeyboardInterrupt, SystemExit):
                 running = [job for job in left if job.value is None]
-                say(
+                print_line(
                     f"the jobs go on; to cancel them: scancel {slurm_jobs.ids(running)}; "
                     "the same command waits for them"
                 )
@@ -102,7 +102,7 @@ class SlurmLauncher(BaseSubmititLauncher):  # type: ignore[misc]
         for job, handle in zip(jobs, submitted, strict=True):
             job.submitted(handle)
         ids = ", ".join(dict.fromkeys(handle.job_id.partition("_")[0] for handle in submitted))
-        say(f"submitted as {ids}; logs: {jobs[0].log.with_name('<run>.log')}")
+        print_line(f"submitted as {ids}; logs: {jobs[0].log.with_name('<run>.log')}")
 
 
 @contextmanager

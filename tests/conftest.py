@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 import cbs_lightning.training.run
 from cbs_lightning.cli import one_line_errors
-from cbs_lightning.config.compose import compose
+from cbs_lightning.config.composition import compose
 from tests.forks import Forks
 from train import train
 

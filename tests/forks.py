@@ -217,7 +217,7 @@ def main() -> None:
 
     import cbs_lightning.reporting.live_study
     import cbs_lightning.sweep.report  # noqa: F401
-    from cbs_lightning.config.compose import compose
+    from cbs_lightning.config.composition import compose
     from cbs_lightning.training.run import run
     from tests.conftest import TINY
 

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from cbs_lightning.config.compose import compose
+from cbs_lightning.config.composition import compose
 from cbs_lightning.results.checkpoints import Checkpoint
 from cbs_lightning.results.store import read_run
 from cbs_lightning.training.choices import resolve

@@ -7,7 +7,7 @@ from torch import nn
 
 from cbs_lightning.config import checks
 from cbs_lightning.config.checks import check
-from cbs_lightning.config.compose import compose
+from cbs_lightning.config.composition import compose
 from cbs_lightning.errors import ConfigError
 from cbs_lightning.models import Classifier
 from cbs_lightning.results import store

@@ -4,7 +4,7 @@ import pytest
 from hydra.utils import instantiate
 
 from cbs_lightning.config.checks import check
-from cbs_lightning.config.compose import CONF_DIR, compose, config_hash
+from cbs_lightning.config.composition import CONF_DIR, compose, config_hash
 from cbs_lightning.errors import ConfigError, UserError
 from cbs_lightning.training.run import run_directory
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from cbs_lightning.callbacks.checkpoint import TimedCheckpoint
+from cbs_lightning.callbacks.timed_checkpoint import TimedCheckpoint
 from cbs_lightning.config import checks
-from cbs_lightning.config.compose import compose, config_hash
+from cbs_lightning.config.composition import compose, config_hash
 from cbs_lightning.errors import ConfigError
 from cbs_lightning.results import provenance as record
 from cbs_lightning.results.locks import BusyError

@@ -5,7 +5,7 @@ import torch
 from omegaconf import OmegaConf
 
 from cbs_lightning.config import checks
-from cbs_lightning.config.compose import compose, config_hash
+from cbs_lightning.config.composition import compose, config_hash
 from cbs_lightning.errors import ConfigError
 from cbs_lightning.sweep import concurrency as jobs
 from cbs_lightning.sweep.concurrency import COMPILER, PROCESS, Need, at_a_time, automatic, needs

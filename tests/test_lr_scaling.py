@@ -16,7 +16,7 @@ from cbs_lightning.analysis.hyperparameters import hyperparameter_panels
 from cbs_lightning.analysis.lr_comparison import lr_comparisons, lr_of, tuned_curves
 from cbs_lightning.analysis.study import read
 from cbs_lightning.analysis.summary import write_summary
-from cbs_lightning.config.compose import compose, config_hash
+from cbs_lightning.config.composition import compose, config_hash
 from cbs_lightning.optim.learning_rate import Scaling, learning_rate
 from cbs_lightning.reporting.figures import write_study
 from cbs_lightning.reporting.figures.study import drawn

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from cbs_lightning.config.compose import compose
+from cbs_lightning.config.composition import compose
 from cbs_lightning.errors import ConfigError, UserError
 from cbs_lightning.models import ResNet18, ResNet20, ResNet20Authors, TorchvisionNet
 from cbs_lightning.models.recompute import recompute_blocks

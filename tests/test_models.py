@@ -6,7 +6,7 @@ from hydra.utils import instantiate
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from cbs_lightning.config.compose import compose
+from cbs_lightning.config.composition import compose
 from cbs_lightning.data import CIFAR10, MNIST, Digits
 from cbs_lightning.models import Classifier, ResNet20Net, TorchvisionNet
 

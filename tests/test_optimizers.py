@@ -8,7 +8,7 @@ import torch
 from hydra.utils import instantiate
 from torch import Tensor
 
-from cbs_lightning.config.compose import compose
+from cbs_lightning.config.composition import compose
 
 STEPS = 30
 Update = Callable[[Tensor, Tensor, int], Tensor]  # theta, gradient, k = 0, 1, ... -> new theta

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cbs_lightning.config.compose import compose
+from cbs_lightning.config.composition import compose
 from cbs_lightning.results.result import Result, Status
 from cbs_lightning.training.run import run
 

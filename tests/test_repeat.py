@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from cbs_lightning.config.compose import compose, config_hash
+from cbs_lightning.config.composition import compose, config_hash
 from cbs_lightning.errors import ConfigError, UserError
 from cbs_lightning.results import provenance as record
 from cbs_lightning.results.store import CONFIG, RESULT, read_run

@@ -3,7 +3,7 @@
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from cbs_lightning.config.compose import compose
+from cbs_lightning.config.composition import compose
 from cbs_lightning.errors import ConfigError
 from cbs_lightning.models import Classifier
 from cbs_lightning.results import store

@@ -131,7 +131,7 @@ def test_a_run_that_diverges(tiny):
 
 def test_a_run_that_diverges_ends_within_its_epoch(tiny, monkeypatch):
     """With b = 4 an epoch has 450 steps, in four chunks."""
-    monkeypatch.setattr("cbs_lightning.callbacks.stop.SECONDS_BETWEEN_LOOKS", 0)
+    monkeypatch.setattr("cbs_lightning.callbacks.stop_at_threshold.SECONDS_BETWEEN_LOOKS", 0)
     steps = []
     training_step = Classifier.training_step
 
@@ -230,7 +230,7 @@ def test_checkpoints_are_taken_by_time_and_load_safely(tiny, monkeypatch):
     cfg = tiny("stop.loss=1e-9", "stop.max_epochs=2", "checkpoint.every_seconds=1e-9")
     saved = []
     monkeypatch.setattr(
-        "cbs_lightning.callbacks.checkpoint.TimedCheckpoint._save",
+        "cbs_lightning.callbacks.timed_checkpoint.TimedCheckpoint._save",
         lambda self, trainer: saved.append(trainer.global_step),
     )
     run(cfg)
@@ -330,7 +330,7 @@ def test_slices_of_a_batch_are_recorded_and_change_little_without_batch_norm(tin
 
 
 def test_slices_with_batch_norm_are_warned_about(tmp_path, capsys):
-    from cbs_lightning.config.compose import compose
+    from cbs_lightning.config.composition import compose
 
     run(compose([f"output_dir={tmp_path}", "stop.max_steps=1", "micro_batch_size=32"]))
     assert "BatchNorm" in capsys.readouterr().out
@@ -344,7 +344,7 @@ def test_slices_with_batch_norm_are_warned_about(tmp_path, capsys):
     ],
 )
 def test_real_data_trains_with_falling_loss(real_data, tmp_path, overrides, steps):
-    from cbs_lightning.config.compose import compose
+    from cbs_lightning.config.composition import compose
 
     cfg = compose(
         [

@@ -101,7 +101,7 @@ def test_a_run_is_given_up_after_the_chunk_that_costs_too_much(bounded, batch_si
 
 
 def test_a_bound_that_is_lowered_meanwhile_counts(bounded, monkeypatch, tmp_path):
-    monkeypatch.setattr("cbs_lightning.callbacks.stop.SECONDS_BETWEEN_READS", 0)
+    monkeypatch.setattr("cbs_lightning.callbacks.stop_at_threshold.SECONDS_BETWEEN_READS", 0)
     batch_end = TrajectoryRecorder.on_train_batch_end
 
     def lowering(self, trainer, *rest):
@@ -177,7 +177,7 @@ def test_an_interrupted_run_that_costs_too_much_by_now_is_given_up(bounded, monk
 
 
 def test_giving_up_sooner_does_not_replace_longer_losses(tiny, bounded, monkeypatch):
-    monkeypatch.setattr("cbs_lightning.callbacks.stop.SECONDS_BETWEEN_READS", 0)
+    monkeypatch.setattr("cbs_lightning.callbacks.stop_at_threshold.SECONDS_BETWEEN_READS", 0)
     long = run(tiny("stop.loss=1.5"))
     cfg = bounded(None, "stop.loss=1.0")  # without a checkpoint it is trained anew
     batch_end = TrajectoryRecorder.on_train_batch_end

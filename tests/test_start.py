@@ -11,7 +11,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from sklearn.datasets import load_digits
 
-from cbs_lightning.config.compose import CONF_DIR
+from cbs_lightning.config.composition import CONF_DIR
 from cbs_lightning.data import Digits, datamodule
 from cbs_lightning.sweep.job_loader import JobLoader
 from tests.conftest import TINY
@@ -29,7 +29,7 @@ def loaded_by(code: str) -> set[str]:
 
 
 def test_a_configuration_is_composed_before_torch_is_imported(tmp_path):
-    code = "from cbs_lightning.config.compose import compose; import train; compose([])"
+    code = "from cbs_lightning.config.composition import compose; import train; compose([])"
     assert loaded_by(code).isdisjoint(
         {"torch", "torchvision", "lightning", "sklearn", "scipy", "matplotlib", "pandas", "joblib"}
     )

@@ -5,7 +5,7 @@ import os
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from cbs_lightning.config.compose import compose
+from cbs_lightning.config.composition import compose
 from cbs_lightning.reporting.paper import paper_cells
 from cbs_lightning.results.result import Status, answers
 from cbs_lightning.results.store import read_run
@@ -173,7 +173,7 @@ def settings_of(*arguments: str) -> list[dict[str, str]]:
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
 
-    from cbs_lightning.config.compose import CONF_DIR
+    from cbs_lightning.config.composition import CONF_DIR
 
     with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
         fixed = [a for a in arguments if a.startswith("experiment=")]

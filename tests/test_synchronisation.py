@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from cbs_lightning.callbacks import TrajectoryRecorder, recorder
-from cbs_lightning.config.compose import CONF_DIR, compose
+from cbs_lightning.config.composition import CONF_DIR, compose
 from cbs_lightning.data.augment import Augmentation
 from cbs_lightning.data.loader import Images, InMemoryLoader, Normalization
 from cbs_lightning.models import Classifier
@@ -130,7 +130,7 @@ def fetched(monkeypatch):
     # Asks the device for a number, once, before the first epoch.
     monkeypatch.setattr("lightning.pytorch.loops.fit_loop.has_len_all_ranks", lambda *_: True)
     monkeypatch.setattr(recorder, "_host", made_up)
-    monkeypatch.setattr("cbs_lightning.callbacks.stop.SECONDS_BETWEEN_LOOKS", 0)
+    monkeypatch.setattr("cbs_lightning.callbacks.stop_at_threshold.SECONDS_BETWEEN_LOOKS", 0)
     optimizer = import_module("torch.optim.optimizer")
     monkeypatch.setattr(optimizer, "_get_fused_kernels_supported_devices", lambda: ["cuda", "meta"])
     with torch.library._scoped_library("aten", "IMPL") as library:

@@ -12,7 +12,7 @@ import torch
 from hydra.utils import instantiate
 from torch import Tensor
 
-from cbs_lightning.config.compose import compose
+from cbs_lightning.config.composition import compose
 from cbs_lightning.theory import constants
 
 SAMPLING_ERROR = 4.0  # standard errors

@@ -1,8 +1,8 @@
-from .checkpoint import TimedCheckpoint as TimedCheckpoint
+from .job import ALONE as ALONE
+from .job import Job as Job
 from .log_curves import LogCurves as LogCurves
-from .progress import PrintProgress as PrintProgress
-from .progress_bar import ShowProgressBar as ShowProgressBar
+from .progress import FollowProgress as FollowProgress
 from .recorder import TrajectoryRecorder as TrajectoryRecorder
-from .signals import StopOnSignal as StopOnSignal
-from .stop import StopAtThreshold as StopAtThreshold
-from .tell_board import TellBoard as TellBoard
+from .stop_at_threshold import StopAtThreshold as StopAtThreshold
+from .stop_on_signal import StopOnSignal as StopOnSignal
+from .timed_checkpoint import TimedCheckpoint as TimedCheckpoint

@@ -1,55 +1,48 @@
 """How far a run of its own is, as a bar in a terminal."""
 
-from typing import Any
-
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+from rich import progress as rich_progress
 from rich.text import Text
 
-from cbs_lightning.callbacks.progress import FollowProgress
-from cbs_lightning.callbacks.stop import StopAtThreshold
+from cbs_lightning.callbacks.progress import Progress
 from cbs_lightning.console import duration
 
-EVERY_SECONDS = 0.5
 
+class ShowProgressBar:
+    """A sink of `FollowProgress`."""
 
-class ShowProgressBar(FollowProgress):
-    def __init__(self, title: str, stop: StopAtThreshold, max_steps: int) -> None:
-        super().__init__(stop, max_steps, EVERY_SECONDS)
+    every_seconds = 0.5
+
+    def __init__(self, title: str) -> None:
         self.title = title
 
-    def on_train_start(self, *arguments: Any) -> None:
-        super().on_train_start(*arguments)
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[state]}"),
-            TimeElapsedColumn(),
+    def start(self, progress: Progress) -> None:
+        self._bar = rich_progress.Progress(
+            rich_progress.TextColumn("{task.description}"),
+            rich_progress.BarColumn(),
+            rich_progress.TextColumn("{task.fields[state]}"),
+            rich_progress.TimeElapsedColumn(),
             TimeLeftColumn(),
             transient=True,
-            refresh_per_second=1 / EVERY_SECONDS,  # each takes milliseconds from the steps
+            refresh_per_second=1 / self.every_seconds,  # each takes milliseconds from the steps
         )
         self._task = self._bar.add_task(
-            self.title, total=self.max_steps, completed=self.steps, state=self.described()
+            self.title, total=progress.max_steps, completed=progress.steps, state=str(progress)
         )
         self._bar.start()
 
-    def show(self) -> None:
-        self._bar.update(self._task, completed=self.steps, state=self.described())
+    def show(self, progress: Progress) -> None:
+        self._bar.update(self._task, completed=progress.steps, state=str(progress))
 
-    def on_train_end(self, *_: Any) -> None:
+    def close(self, progress: Progress | None) -> None:
         self._bar.stop()
 
-    def on_exception(self, *_: Any) -> None:
-        if hasattr(self, "_bar"):
-            self._bar.stop()
 
-
-class TimeLeftColumn(ProgressColumn):
+class TimeLeftColumn(rich_progress.ProgressColumn):
     """Time left to the end of the budget."""
 
     max_refresh = 0.5
 
-    def render(self, task: Task) -> Text:
+    def render(self, task: rich_progress.Task) -> Text:
         if task.time_remaining is None:
             return Text("")
         return Text(f"at most {duration(task.time_remaining)} left", style="cyan")

@@ -1,3 +1,155 @@
-"""The typed configuration."""
+"""Every key of a run, with its type, its unit and what is allowed for it.
 
-AUTO = "auto"
+`conf/config.yaml` has the defaults. A composed configuration becomes a `RunConfig` once, by `read`;
+everything downstream takes that.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from enum import Enum
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from cbs_lightning.config.constraints import (
+    Constraint,
+    Factors,
+    Flag,
+    FolderName,
+    OneOf,
+    PackageNames,
+    PathName,
+    Positive,
+    Whole,
+)
+from cbs_lightning.errors import ConfigError, UserError, require
+from cbs_lightning.optim.learning_rate import Scaling
+from cbs_lightning.results.trajectory import RuleName
+
+AUTO: Literal["auto"] = "auto"
+Settings = dict[str, Any]  # of a group that is instantiated: its `_target_` and its arguments
+
+Schema = TypeVar("Schema")
+
+
+@dataclass(frozen=True)
+class StopConfig:
+    """When a run ends. It decides no loss, so it is not part of the run's hash."""
+
+    loss: Annotated[float, Positive()]  # the threshold
+    rule: Annotated[RuleName, OneOf(RuleName)]  # how the loss is read off the steps
+    window: Annotated[int | None, Whole(1, others=(None,))]  # samples; None: the data set's size
+    max_epochs: Annotated[int | None, Whole(1, others=(None,))]  # epochs; None: no such budget
+    max_steps: Annotated[int | None, Whole(1, others=(None,))]  # steps; None: no such budget
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    every_seconds: Annotated[float, Positive()]  # seconds of training between two checkpoints
+    keep: Annotated[bool, Flag()]  # the last one, when the run is finished
+
+
+@dataclass(frozen=True)
+class TensorBoardConfig:
+    points: Annotated[int, Whole(2)]  # points of a run's curve, at most
+
+
+@dataclass(frozen=True)
+class ProgressConfig:
+    every_seconds: Annotated[float, Positive()]  # seconds between two lines
+
+
+@dataclass(frozen=True)
+class Names:
+    """Which option of each group was chosen, and the variant that this makes of the run."""
+
+    data: str
+    model: str
+    optimizer: str
+    experiment: str | None
+    variant: str = ""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """All that a run is told."""
+
+    data: Settings
+    model: Settings
+    optimizer: Settings
+    trainer: Settings
+    batch_size: Annotated[int, Whole(1)]  # samples per step
+    micro_batch_size: Annotated[  # samples per slice of a batch; None: not sliced
+        int | Literal["auto"] | None, Whole(1, others=(None, AUTO))
+    ]
+    activation_checkpointing: Annotated[bool, Flag()]
+    compile: str | None  # torch.compile's mode
+    seed: Annotated[int, Whole(0, 2**32 - 1)]
+    lr_scaling: Annotated[Scaling, OneOf(Scaling)]
+    lr_reference_batch_size: Annotated[int, Whole(1)]  # samples; there optimizer.lr is as given
+    lr_tuning: Annotated[list[float], Factors()]  # times optimizer.lr
+    warmup_samples: Annotated[int, Whole(0)]  # samples of linear warm-up
+    stop: StopConfig
+    study: Annotated[str, FolderName()]
+    output_dir: Annotated[str, PathName()]
+    data_dir: Annotated[str, PathName()]
+    threads: Annotated[int | None, Whole(1, others=(None,))]  # CPU threads; None: automatic
+    jobs: Annotated[int | Literal["auto"], Whole(1, others=(AUTO,))]  # runs at a time
+    jobs_per_gpu: Annotated[int, Whole(1)]  # runs at a time on each GPU
+    repeat: str | None  # the run directory that this configuration was read from
+    trusted_packages: Annotated[list[str], PackageNames()]
+    checkpoint: CheckpointConfig
+    tensorboard: TensorBoardConfig
+    report: Annotated[bool, Flag()]
+    progress: ProgressConfig
+    names: Names
+
+
+NOT_RECORDED = ("jobs", "jobs_per_gpu", "repeat")  # a run does not depend on them
+
+
+def recorded(cfg: RunConfig, **resolved: Any) -> dict[str, Any]:
+    """What `config.yaml` and `result.json` keep of it: plain values, with those that were
+    resolved in the place of automatic ones."""
+    values = {key: value for key, value in asdict(cfg).items() if key not in NOT_RECORDED}
+    plain: dict[str, Any] = _plain(values | resolved)
+    return plain
+
+
+def read(schema: type[Schema], values: Any, prefix: str = "", **given: Any) -> Schema:
+    """The mapping as an object of the schema, whose fields it must have, but those `given`.
+
+    Raises `UserError` for the first key that is not one, is missing, or has a value it may not.
+    """
+    if not isinstance(values, Mapping):
+        group = prefix.rstrip(".")
+        raise ConfigError(group, values, _group(group))
+    hints = get_type_hints(schema, include_extras=True)
+    names = [field.name for field in fields(schema) if field.name not in given]  # type: ignore[arg-type]
+    for key in values:
+        allowed = ", ".join(sorted(prefix + name for name in names))
+        require(key in names, f"{prefix}{key}", values[key], f"no such key; allowed: {allowed}")
+    for name in sorted(set(names) - set(values)):
+        raise UserError(f"{prefix}{name}: was removed, but is needed")
+    found = {name: _value(hints[name], f"{prefix}{name}", values[name]) for name in names}
+    return schema(**found, **given)
+
+
+def _value(hint: Any, key: str, value: Any) -> Any:
+    kind, *constraints = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    if is_dataclass(kind) and isinstance(kind, type):
+        return read(kind, value, f"{key}.")
+    if kind is Settings:
+        require(isinstance(value, dict), key, value, _group(key))
+    for constraint in constraints:
+        assert isinstance(constraint, Constraint)
+        constraint.check(key, value)
+    return kind(value) if isinstance(kind, type) and issubclass(kind, Enum) else value
+
+
+def _group(key: str) -> str:
+    return f"must be a group of keys, such as {key}.<key>=<value>"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return value.value if isinstance(value, Enum) else value

@@ -5,11 +5,11 @@ from typing import Any
 
 import lightning as L
 from hydra.utils import get_object
-from omegaconf import DictConfig, OmegaConf
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from cbs_lightning.config.schema import Settings
 from cbs_lightning.errors import ConfigError
 
 PACKAGES = ("cbs_lightning", "torch", "torchvision", "lightning", "torchmetrics")
@@ -17,9 +17,9 @@ PACKAGES = ("cbs_lightning", "torch", "torchvision", "lightning", "torchmetrics"
 HARMLESS = (nn.Module, Optimizer, LRScheduler, L.LightningDataModule)
 
 
-def check_targets(cfg: DictConfig, trusted: Sequence[str]) -> None:
+def check_targets(values: Settings, trusted: Sequence[str]) -> None:
     """Raise `ConfigError` for the first `_target_` that is neither harmless nor trusted."""
-    for key, target in _targets(OmegaConf.to_container(cfg), ""):
+    for key, target in _targets(values, ""):
         package = str(target).partition(".")[0]
         if package in trusted:
             continue

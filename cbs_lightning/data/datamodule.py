@@ -64,6 +64,17 @@ class ImageDataModule(L.LightningDataModule, ABC):
     def setup(self, stage: str) -> None:
         self.split = _loaded(type(self), self.data_dir.absolute())
 
+    @property
+    def train_size(self) -> int:
+        """Training samples; after `setup`."""
+        return len(self.split.train)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width; after `setup`."""
+        height, width, channels = self.split.train.pixels.shape[1:]
+        return channels, height, width
+
     def train_dataloader(self) -> InMemoryLoader:
         return InMemoryLoader(
             self.split.train.to(self._device()),

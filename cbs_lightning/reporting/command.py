@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from cbs_lightning.console import say
+from cbs_lightning.console import print_line
 from cbs_lightning.errors import UserError, output_errors
 from cbs_lightning.results.store import studies
 
@@ -21,7 +21,7 @@ def for_every_study(description: str | None, write: Callable[[Path], list[str]])
     for directory in found:
         try:
             with output_errors(output_dir):
-                say("\n".join(write(directory)))
+                print_line("\n".join(write(directory)))
         except UserError as error:
             sys.exit(f"error: {error}")
     if not output_dir.is_dir():
@@ -29,4 +29,4 @@ def for_every_study(description: str | None, write: Callable[[Path], list[str]])
     if not found and arguments.study and (names := [path.name for path in studies(output_dir)]):
         sys.exit(f"error: --study {arguments.study}: allowed: {', '.join(names)}")
     if not found:
-        say(f"{output_dir}: no runs yet; python train.py makes one, make demo a whole study")
+        print_line(f"{output_dir}: no runs yet; python train.py makes one, make demo a whole study")

@@ -8,7 +8,7 @@ from zipfile import BadZipFile, ZipFile
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from cbs_lightning.console import say
+from cbs_lightning.console import print_line
 from cbs_lightning.files import set_aside, write_atomically
 from cbs_lightning.results.store import CHECKPOINT, PREVIOUS_CHECKPOINT
 
@@ -48,7 +48,7 @@ def latest_checkpoint(directory: Path, config_hash: str) -> Checkpoint | None:
                 raise ValueError("of another configuration")
         except Exception as error:  # whatever a garbled file makes zipfile and torch raise
             aside = set_aside(path)
-            say(f"{path}: damaged ({type(error).__name__}: {error}), kept as {aside.name}")
+            print_line(f"{path}: damaged ({type(error).__name__}: {error}), kept as {aside.name}")
         else:
             return Checkpoint(path, origin)
     return None

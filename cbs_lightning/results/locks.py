@@ -1,12 +1,12 @@
 """One process at a time works on a run directory, or on what is made of a study."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from cbs_lightning.console import say
+from cbs_lightning.console import print_line
 from cbs_lightning.errors import UserError
 
 LOCK = ".lock"
@@ -19,11 +19,11 @@ class BusyError(UserError):
 
 @contextmanager
 def locked(
-    directory: Path, title: str, *, wait: bool, stop_file: Path | None = None
+    directory: Path, title: str, *, wait: bool, gives_up: Callable[[], bool] | None = None
 ) -> Iterator[None]:
     """Hold the run directory, which must exist. Where another process does, wait or `BusyError`.
 
-    What waits gives up with `BusyError` when the stop file appears.
+    What waits ends with `BusyError` when `gives_up` says so.
 
     The operating system gives back what a process holds when that process ends, however it ends; a
     file system that has no such locks is an OSError.
@@ -34,9 +34,9 @@ def locked(
     except Timeout:
         if not wait:
             raise BusyError(f"{directory}: another process works on it") from None
-        say(f"{title}: another process works on it; waiting")
+        print_line(f"{title}: another process works on it; waiting")
         try:
-            lock.acquire(cancel_check=stop_file.exists if stop_file else None)
+            lock.acquire(cancel_check=gives_up)
         except Timeout:
             raise BusyError(f"{directory}: waited for until the sweep stopped") from None
     try:

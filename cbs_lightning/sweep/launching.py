@@ -6,7 +6,7 @@ from dataclasses import replace
 from hydra_plugins.hydra_joblib_launcher.config import JobLibLauncherConf
 from omegaconf import DictConfig, OmegaConf
 
-from cbs_lightning.config.compose import BASIC
+from cbs_lightning.config.composition import BASIC
 from cbs_lightning.config.schema import AUTO
 from cbs_lightning.errors import ConfigError
 from cbs_lightning.sweep.concurrency import AtATime, automatic, gpus_of

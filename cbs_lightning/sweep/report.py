@@ -10,7 +10,7 @@ from cbs_lightning.analysis.curves import curves
 from cbs_lightning.analysis.lr_comparison import lr_comparisons, tuned_curves
 from cbs_lightning.analysis.recommend import recommend
 from cbs_lightning.analysis.study import read
-from cbs_lightning.console import count_of, duration, say
+from cbs_lightning.console import count_of, duration, print_line
 from cbs_lightning.errors import output_errors
 from cbs_lightning.results.result import Request, Result, Status, answer
 from cbs_lightning.results.store import read_study
@@ -48,9 +48,11 @@ def write_and_tell(studies: dict[Path, bool]) -> None:
         if wanted and directory.is_dir():
             with output_errors(directory.parent):
                 _write(directory)
-            say(f"  Runs: {directory}; in TensorBoard: make tensorboard{where}")
+            print_line(f"  Runs: {directory}; in TensorBoard: make tensorboard{where}")
         else:
-            say(f"Runs: {directory}; to look at them: make figures report tensorboard{where}")
+            print_line(
+                f"Runs: {directory}; to look at them: make figures report tensorboard{where}"
+            )
 
 
 def _write(directory: Path) -> None:
@@ -59,9 +61,9 @@ def _write(directory: Path) -> None:
 
     study, lines = read(directory)
     if study is not None:
-        say(f"{study.name}: drawing {count_of(len(study.runs), 'run')} ...")
+        print_line(f"{study.name}: drawing {count_of(len(study.runs), 'run')} ...")
         lines += [*write_files(study), f"  Report: {write_page(study)}"]
-    say("\n".join(lines))
+    print_line("\n".join(lines))
 
 
 def _earlier_runs(results: list[Result], directories: list[Path]) -> list[Result]:

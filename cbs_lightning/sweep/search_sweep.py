@@ -7,7 +7,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from cbs_lightning.console import count_of, duration, say
+from cbs_lightning.console import count_of, duration, print_line
 from cbs_lightning.errors import UserError, output_errors
 from cbs_lightning.results.result import Result
 from cbs_lightning.results.store import CHECKPOINT
@@ -113,14 +113,14 @@ class SearchSweep(Sweep):
                     publish_answer(each.configs[cell])
         self.report(configs, list(found.values()))
         for each in self.combinations:
-            say(f"{each.name}: {each.verdict().told}")
+            print_line(f"{each.name}: {each.verdict().told}")
         if limit is not None:
             names = ", ".join(each.name for each in self._unknown())
-            say(
+            print_line(
                 f"The budget is used up ({GROUP}.{limit}): b* is not known yet for {names}. What "
                 "is said above is the best so far; the same command goes on, with the budget anew."
             )
-        say(f"The search took {self._spent_in_words()}; {self._known_in_words()}.")
+        print_line(f"The search took {self._spent_in_words()}; {self._known_in_words()}.")
         if limit is None and not any(run and run.steps is not None for run in found.values()):
             raise UserError(_nothing_reached(found.values()))
         if any(each.search.failed for each in self.combinations):
@@ -129,15 +129,15 @@ class SearchSweep(Sweep):
 
     def _say_beginning(self, at_a_time: AtATime) -> None:
         for each in self.combinations:
-            say(f"{each.name}: {_range_in_words(each.search)}")
+            print_line(f"{each.name}: {_range_in_words(each.search)}")
         what = "a search" if len(self.combinations) == 1 else f"{len(self.combinations)} searches"
         self.say_beginning(f"{what}, {at_a_time}; {self._known_in_words()}")
 
     def _say_round(self, number: int, wanted: Sequence[tuple[Combination, Cell]]) -> None:
-        say(f"Round {number}, after {self._spent_in_words()}:")
+        print_line(f"Round {number}, after {self._spent_in_words()}:")
         for each in self.combinations:
             if cells := [cell for owner, cell in wanted if owner is each]:
-                say(f"  {each.told()} Next: {_cells_in_words(each, cells)}.")
+                print_line(f"  {each.told()} Next: {_cells_in_words(each, cells)}.")
 
     def _spent_in_words(self) -> str:
         """With the budget's limits, where it has some."""

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from cbs_lightning.console import say
+from cbs_lightning.console import print_line
 from cbs_lightning.signals import SECOND, TO_STOP
 
 
@@ -23,7 +23,7 @@ class StopFile:
         self.received = signal.Signals(number)
         for heard, second in SECOND.items():
             signal.signal(heard, second)
-        say("stopping: the running jobs save themselves")
+        print_line("stopping: the running jobs save themselves")
         self.path.touch()
 
 

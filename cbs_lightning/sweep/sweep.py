@@ -16,7 +16,7 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 from omegaconf import DictConfig
 
 from cbs_lightning.config.checks import check
-from cbs_lightning.console import INTERRUPTED, count_of, say
+from cbs_lightning.console import INTERRUPTED, count_of, print_line
 from cbs_lightning.errors import UserError, output_errors
 from cbs_lightning.reporting.live_study import LiveSweep
 from cbs_lightning.results import store
@@ -77,9 +77,9 @@ class Sweep:
         return at_a_time
 
     def say_beginning(self, line: str) -> None:
-        say(line)
+        print_line(line)
         if self.gpus and (different := disagreement()):
-            say(f"warning: {different}")
+            print_line(f"warning: {different}")
 
     @contextmanager
     def watched(self, configs: dict[Job, DictConfig]) -> Iterator[None]:
@@ -172,7 +172,7 @@ class Sweep:
                     return dict.fromkeys(jobs) | found  # a worker that had not begun its job
                 if not isinstance(error, TerminatedWorkerError):
                     raise
-                say(f"a worker process died, {FOR_WANT_OF_MEMORY}")
+                print_line(f"a worker process died, {FOR_WANT_OF_MEMORY}")
                 if len(batch) == 1:
                     found[batch[0]] = None
                     board.tell(numbers[batch[0]], phase=Phase.FINISHED, status=Status.FAILED)

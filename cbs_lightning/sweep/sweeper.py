@@ -12,7 +12,7 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-from cbs_lightning.config.compose import complete
+from cbs_lightning.config.composition import complete
 from cbs_lightning.errors import UserError
 from cbs_lightning.sweep.job_loader import Job, JobLoader
 

@@ -1,38 +1,44 @@
-"""Automatic choices: made once for a run, stored, and kept when it goes on."""
+"""Automatic choices: made once for a run, stored, and kept when it resumes."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
 
-from omegaconf import DictConfig
-
-from cbs_lightning.config.schema import AUTO
+from cbs_lightning.config.schema import AUTO, RunConfig
 from cbs_lightning.results.checkpoints import Checkpoint
 from cbs_lightning.results.result import Run
 from cbs_lightning.training.threads import fair_share, useful
 
 
-def resolve(
-    cfg: DictConfig,
+@dataclass(frozen=True)
+class Choices:
+    """What a run trains with where its configuration leaves that open."""
+
+    threads: int
+    micro_batch_size: int | Literal["auto"] | None  # auto: for the model to choose
+
+
+def choose(
+    cfg: RunConfig,
     checkpoint: Checkpoint | None,
     stored: Run | None,
+    sharing: int,
     operations_of_step: Callable[[], float],
-) -> None:
-    """Set the threads, and `micro_batch_size: auto` where the run has made its first steps.
+) -> Choices:
+    """The threads, and what `micro_batch_size: auto` was when the run made its first steps.
 
-    Sums depend on both, so a run goes on with what its losses so far were made with.
+    Sums depend on both, so a run resumes with what its losses so far were made with. `sharing`
+    runs at a time share this machine's cores.
     """
     threads: int | None = None
-    slice_size: int | str | None = AUTO
+    slice_size: int | Literal["auto"] | None = AUTO
     if checkpoint is not None:
         threads, slice_size = (checkpoint.origin[key] for key in ("threads", "micro_batch_size"))
     elif stored is not None and stored.result.steps_run:
         threads, slice_size = stored.result.threads, stored.result.micro_batch_size
-    if cfg.threads is None:
-        share = fair_share(at_a_time_here(cfg.sweep))
-        cfg.threads = threads or (useful(share, operations_of_step()) if share > 1 else 1)
-    if cfg.micro_batch_size == AUTO:
-        cfg.micro_batch_size = slice_size
-
-
-def at_a_time_here(sweep: DictConfig) -> int:
-    """How many of a sweep's jobs share a machine's cores and memory."""
-    return 1 if sweep.elsewhere else sweep.workers or 1
+    if cfg.threads is not None:
+        threads = cfg.threads
+    elif not threads:
+        share = fair_share(sharing)
+        threads = useful(share, operations_of_step()) if share > 1 else 1
+    return Choices(threads, slice_size if cfg.micro_batch_size == AUTO else cfg.micro_batch_size)

@@ -1,70 +1,110 @@
 """One run: its request is answered from what is stored, else by training."""
 
-import time
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 from hydra.utils import instantiate
-from omegaconf import DictConfig
 
-from cbs_lightning.config.checks import check
-from cbs_lightning.config.compose import config_hash
-from cbs_lightning.console import duration, say
+from cbs_lightning.callbacks import ALONE, Job
+from cbs_lightning.config.checks import check, device_type
+from cbs_lightning.config.identity import config_hash, run_directory, run_title
+from cbs_lightning.config.schema import RunConfig
+from cbs_lightning.console import print_line
 from cbs_lightning.data import ImageDataModule
 from cbs_lightning.errors import UserError, output_errors
 from cbs_lightning.files import remove_scratch, set_aside
 from cbs_lightning.results import store
 from cbs_lightning.results.locks import BusyError, locked
-from cbs_lightning.results.result import UNFINISHED, Request, Result, Run, Status, answer, describe
-from cbs_lightning.results.sfo_limit import most_sfo_of
-from cbs_lightning.results.store import DamagedError, publish
-from cbs_lightning.results.trajectory import RuleName
-from cbs_lightning.sweep.gpus import own_gpu
-from cbs_lightning.sweep.live.board import Phase, board_of, tell
-from cbs_lightning.sweep.live.time_left import sweep_left
+from cbs_lightning.results.result import (
+    UNFINISHED,
+    Request,
+    Result,
+    Run,
+    Status,
+    answer,
+    describe,
+)
+from cbs_lightning.results.sfo_limit import SfoLimit
 from cbs_lightning.training.build import check_model
-from cbs_lightning.training.train import step_budget, train
+from cbs_lightning.training.train import train
 
 
-def run(cfg: DictConfig) -> Result:
-    """Answer the configuration's request.
+def run(cfg: RunConfig, job: Job = ALONE) -> Result:
+    """Train to the threshold, or answer from what an earlier run stored.
 
-    Raises what `check_run` and `train` raise, and `BusyError` where another process works on the
-    run and the configuration does not wait for it.
+    Args:
+        cfg: what to run, as `compose` returns it.
+        job: what the run gets from the sweep that it is part of.
+
+    Returns:
+        The run's result, which is also in its directory.
+
+    Raises:
+        UserError: for what a user can mend, such as a wrong setting or a full disk.
+        Interrupted: after a signal; the run was saved, and the same call resumes it.
+        BusyError: where another process works on the run and the job does not wait for it.
+
+    Example:
+        >>> import tempfile
+        >>> from cbs_lightning import compose, run
+        >>> outputs = tempfile.mkdtemp()
+        >>> cfg = compose(["batch_size=512", "stop.max_steps=2", f"output_dir={outputs}"])
+        >>> run(cfg).steps_run  # doctest: +ELLIPSIS
+        adam b=512: exhausted after 2 steps, ...
+        2
     """
     data = check_run(cfg)
-    directory, title = run_directory(cfg), run_title(cfg)
+    directory = run_directory(cfg)
     with output_errors(Path(cfg.output_dir)):
-        if (known := known_already(cfg)) is not None:
-            return known
-        if _stored_run(cfg, directory) is None:
+        stored = _read_stored(cfg)
+        if stored is None:
             data.setup("fit")
             check_model(cfg, data)
+        request = request_for(cfg, data.train_size if stored is None else stored.result.data_size)
+        if stored is not None and _is_answer(stored, request, job.sfo_limit):
+            return _finished_already(cfg, stored.result, job)
         directory.mkdir(parents=True, exist_ok=True)
-        stop_file = Path(cfg.sweep.stop_file) if cfg.sweep.stop_file else None
-        with locked(directory, title, wait=cfg.sweep.wait, stop_file=stop_file):
+        title = job.title(run_title(cfg))
+        with locked(directory, title, wait=job.waits, gives_up=job.stop_requested):
             remove_scratch(directory)
-            return _answer(cfg, data, directory, title)
+            return _answer(cfg, data, request, job)
 
 
-def known_already(cfg: DictConfig) -> Result | None:
-    """The stored result, where it answers this very request."""
+def _answer(cfg: RunConfig, data: ImageDataModule, request: Request, job: Job) -> Result:
+    """Answer the request in a directory that is this process's."""
     directory = run_directory(cfg)
-    stored = _stored_run(cfg, directory)
-    if stored is None or answer_from_store(cfg, stored) != stored.result:
+    stored = _read_stored(cfg, recover=True)
+    known = answer_from_store(stored, request, job.sfo_limit) if stored is not None else None
+    if known is not None:
+        store.publish(directory, known)
+        return _finished_already(cfg, known, job)
+    with job.gpu(device_type(cfg.trainer["accelerator"])) as gpu:
+        result = train(cfg, data, request, stored, job, gpu)
+    job.finished(result)
+    where = job.times() if job.in_sweep else f"; {directory}"
+    print_line(f"{job.title(run_title(cfg))}: {describe(result)}{where}")
+    return result
+
+
+def known_already(cfg: RunConfig, job: Job = ALONE) -> Result | None:
+    """The stored result, where it answers this very request; None: the run has to be looked at."""
+    stored = _read_stored(cfg)
+    if stored is None:
         return None
-    return _told_as_known(cfg, directory, stored.result)
+    request = request_for(cfg, stored.result.data_size)
+    if not _is_answer(stored, request, job.sfo_limit):
+        return None
+    return _finished_already(cfg, stored.result, job)
 
 
-def stored_run(cfg: DictConfig) -> Run | None:
+def stored_run(cfg: RunConfig) -> Run | None:
     """The run as it is stored; None also where that is damaged, of which the run itself tells."""
     with suppress(UserError, OSError):
-        return _stored_run(cfg, run_directory(cfg))
+        return _read_stored(cfg)
     return None
 
 
-def publish_answer(cfg: DictConfig) -> None:
+def publish_answer(cfg: RunConfig, sfo_limit: SfoLimit | None) -> None:
     """Store what the stored losses say to the request, unless another process works on the run."""
     directory = run_directory(cfg)
     with (
@@ -72,33 +112,21 @@ def publish_answer(cfg: DictConfig) -> None:
         output_errors(Path(cfg.output_dir)),
         locked(directory, run_title(cfg), wait=False),
     ):
-        stored = _stored_run(cfg, directory)
-        known = answer_from_store(cfg, stored) if stored is not None else None
-        if stored is not None and known is not None and known != stored.result:
-            publish(directory, known)
+        stored = _read_stored(cfg)
+        if stored is not None:
+            request = request_for(cfg, stored.result.data_size)
+            known = answer_from_store(stored, request, sfo_limit)
+            if known is not None and known != stored.result:
+                store.publish(directory, known)
 
 
-def _answer(cfg: DictConfig, data: ImageDataModule, directory: Path, title: str) -> Result:
-    """Answer the request in a directory that is this process's."""
-    stored = _stored_run(cfg, directory, recover=True)
-    known = answer_from_store(cfg, stored) if stored is not None else None
-    if known is not None:
-        publish(directory, known)
-        return _told_as_known(cfg, directory, known)
-    with own_gpu(cfg) as gpu:
-        result = train(cfg, data, directory, title, stored, gpu)
-    _tell_end(cfg, result)
-    say(f"{title}: {describe(result)}{_where_or_how_long(cfg, directory)}")
-    return result
-
-
-def check_run(cfg: DictConfig) -> ImageDataModule:
+def check_run(cfg: RunConfig) -> ImageDataModule:
     """Raise `UserError` unless the run can start; writes nothing but downloaded data."""
     check(cfg)
     return find_data(cfg)
 
 
-def find_data(cfg: DictConfig) -> ImageDataModule:
+def find_data(cfg: RunConfig) -> ImageDataModule:
     """The data of a configuration that was checked, downloaded where need be."""
     data: ImageDataModule = instantiate(
         cfg.data, data_dir=cfg.data_dir, batch_size=cfg.batch_size, seed=cfg.seed
@@ -107,95 +135,57 @@ def find_data(cfg: DictConfig) -> ImageDataModule:
     return data
 
 
-def run_directory(cfg: DictConfig) -> Path:
-    return store.run_directory(
-        Path(cfg.output_dir),
-        cfg.study,
-        cfg.names.variant,
-        cfg.batch_size,
-        cfg.seed,
-        config_hash(cfg),
-    )
+def request_for(cfg: RunConfig, data_size: int) -> Request:
+    """What the configuration asks of a run on a data set of this size."""
+    stop = cfg.stop
+    steps_per_epoch = -(-data_size // min(cfg.batch_size, data_size))
+    epochs = stop.max_epochs * steps_per_epoch if stop.max_epochs is not None else None
+    budget = min(steps for steps in (epochs, stop.max_steps) if steps is not None)
+    return Request(stop.loss, stop.rule, stop.window or data_size, budget)
 
 
-def run_title(cfg: DictConfig) -> str:
-    number = f"[{cfg.sweep.job}/{cfg.sweep.jobs}] " if cfg.sweep.jobs else ""
-    seed = f" seed={cfg.seed}" if cfg.seed else ""
-    return f"{number}{cfg.names.variant} b={cfg.batch_size}{seed}"
-
-
-def answer_from_store(cfg: DictConfig, stored: Run) -> Result | None:
+def answer_from_store(stored: Run, request: Request, sfo_limit: SfoLimit | None) -> Result | None:
     """The request's answer where the stored losses hold it, else None.
 
     A run that was cut off where this request would have ended it goes on, to end in good order.
     One that cost more than a search allows is given up, whatever it ended by.
     """
-    steps_per_epoch = stored.result.steps_per_epoch
-    request = Request(
-        cfg.stop.loss,
-        RuleName(cfg.stop.rule),
-        cfg.stop.window or stored.result.data_size,
-        step_budget(cfg.stop, steps_per_epoch),
-    )
     result = answer(stored.result, stored.trajectory, request)
     if result.status not in (Status.REACHED, Status.EXHAUSTED, Status.DIVERGED):
-        most_sfo = most_sfo_of(cfg)
-        bound = most_sfo.read() if most_sfo is not None else None
-        if bound is None or len(stored.trajectory) * result.effective_batch_size <= bound:
-            return None
-        return replace(result, status=Status.ABANDONED, ended=Status.ABANDONED)
+        return sfo_limit.abandoned(result) if sfo_limit is not None else None
     if stored.result.ended in UNFINISHED:
         end = request.max_steps or 0
         if result.steps is not None:  # noticed at the end of the epoch
-            end = min(end, -(-result.steps // steps_per_epoch) * steps_per_epoch)
+            end = min(end, -(-result.steps // result.steps_per_epoch) * result.steps_per_epoch)
         if end >= len(stored.trajectory):
             return None
     return result
 
 
-def _stored_run(cfg: DictConfig, directory: Path, *, recover: bool = False) -> Run | None:
+def _is_answer(stored: Run, request: Request, sfo_limit: SfoLimit | None) -> bool:
+    return answer_from_store(stored, request, sfo_limit) == stored.result
+
+
+def _read_stored(cfg: RunConfig, *, recover: bool = False) -> Run | None:
     """The run as it is stored; to recover is to set a damaged file aside."""
+    directory = run_directory(cfg)
     try:
         stored = store.read_run(directory)
     except FileNotFoundError:
         return None
-    except DamagedError as error:
+    except store.DamagedError as error:
         if recover:
             aside = set_aside(error.path)
             what = f"damaged ({error.reason}), kept as {aside.name}"
-            say(f"{error.path}: {what}; the run is made again")
+            print_line(f"{error.path}: {what}; the run is made again")
         return None
     if stored.result.config_hash != config_hash(cfg):
         raise UserError(f"{directory}: holds a run of another configuration; move it away")
     return stored
 
 
-def _told_as_known(cfg: DictConfig, directory: Path, result: Result) -> Result:
-    _tell_end(cfg, result, known=True)
-    where = f"; {directory}" if not cfg.sweep.jobs else ""
-    say(f"{run_title(cfg)}: {describe(result)}, known already{where}")
+def _finished_already(cfg: RunConfig, result: Result, job: Job) -> Result:
+    job.finished(result, already=True)
+    where = "" if job.in_sweep else f"; {run_directory(cfg)}"
+    print_line(f"{job.title(run_title(cfg))}: {describe(result)}, known already{where}")
     return result
-
-
-def _tell_end(cfg: DictConfig, result: Result, *, known: bool = False) -> None:
-    tell(
-        cfg,
-        phase=Phase.FINISHED,
-        status=result.status,
-        known=known,
-        steps=result.steps_answered,
-        steps_per_epoch=result.steps_per_epoch,
-        loss=result.loss,
-    )
-
-
-def _where_or_how_long(cfg: DictConfig, directory: Path) -> str:
-    """A run of its own tells where it is; one of a sweep, how long that takes, if no table does."""
-    if not cfg.sweep.jobs:
-        return f"; {directory}"
-    board = board_of(cfg)
-    if board is not None and board.live:
-        return ""
-    so_far = f"; {cfg.sweep.part} {duration(time.time() - cfg.sweep.started)} so far"
-    left = sweep_left(cfg)
-    return f"{so_far}, {left}" if left else so_far

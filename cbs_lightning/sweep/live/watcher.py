@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
-from cbs_lightning.console import in_terminal, say
+from cbs_lightning.console import in_terminal, print_line
 from cbs_lightning.sweep.live.board import Board, JobState, Phase
 from cbs_lightning.sweep.live.table import live_table
 
@@ -113,7 +113,7 @@ class Watcher:
                 self._told_of.add(listener)
                 reason = " ".join(f"{type(error).__name__}: {error}".split())
                 with suppress(OSError):  # of a terminal that is gone
-                    say(f"warning: {_name(listener)}: {reason}")
+                    print_line(f"warning: {_name(listener)}: {reason}")
 
 
 def _name(listener: Callable[..., None]) -> str:

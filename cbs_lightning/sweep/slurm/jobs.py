@@ -11,7 +11,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig
 from submitit import Job, SlurmJob
 
-from cbs_lightning.console import count_of, say
+from cbs_lightning.console import count_of, print_line
 from cbs_lightning.errors import UserError
 from cbs_lightning.files import scratch_of
 from cbs_lightning.results.locks import BusyError
@@ -94,12 +94,12 @@ class RunJob:
             self.value = _left_by(self.job)
         title = run_title(self.cfg)
         if isinstance(self.value, Result):
-            say(f"{title}: {describe(self.value)}")
+            print_line(f"{title}: {describe(self.value)}")
         elif isinstance(self.value, BusyError):
-            say(f"{title}: another process works on it; comes last")
+            print_line(f"{title}: another process works on it; comes last")
         else:
             tell(self.cfg, phase=Phase.FINISHED, status=Status.FAILED)
-            say(f"{title}: failed: {self.value}; its log: {self.log}")
+            print_line(f"{title}: failed: {self.value}; its log: {self.log}")
 
     def returned(self) -> JobReturn:
         returned = JobReturn(status=JobStatus.COMPLETED)
@@ -145,7 +145,7 @@ def patient_queue() -> dict[str, Queued]:
             return slurm.queue()
         except UserError as error:
             if not told:
-                say(f"{error}; asked again until it answers")
+                print_line(f"{error}; asked again until it answers")
             told = True
             time.sleep(ASK_SECONDS)
 
@@ -177,7 +177,7 @@ def _tell_reasons(jobs: Sequence[RunJob], queue: dict[str, Queued], told: set[st
         if reason.startswith(TELLING):
             told.add(reason)
             number = count_of(len(waiting[reason]), "job")
-            say(f"SLURM lets {number} wait ({reason}): {ids(waiting[reason])}")
+            print_line(f"SLURM lets {number} wait ({reason}): {ids(waiting[reason])}")
 
 
 def _is_submitted_by(script: Path, job: Job[JobReturn]) -> bool:

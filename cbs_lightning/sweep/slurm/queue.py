@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
 
-from cbs_lightning.console import say
+from cbs_lightning.console import print_line
 from cbs_lightning.errors import ConfigError, UserError
 from cbs_lightning.files import PROJECT
 
@@ -71,7 +71,7 @@ def check(launcher: str, settings: Mapping[str, Any], jobs: int) -> None:
         _check_cores(settings["partition"], settings["cpus_per_task"])
         if UNPLACED not in str(refused) or INVALID in str(refused):
             raise UserError(f"{KEY}: sbatch refuses these settings: {refused}") from refused
-        say(f"warning: SLURM has no place for these jobs at the moment: {refused}")
+        print_line(f"warning: SLURM has no place for these jobs at the moment: {refused}")
 
 
 def check_programs(launcher: str) -> None:

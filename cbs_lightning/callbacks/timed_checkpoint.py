@@ -7,9 +7,9 @@ from typing import Any
 import lightning as L
 import torch
 
-from cbs_lightning.callbacks.signals import StopOnSignal
-from cbs_lightning.callbacks.stop import StopAtThreshold
-from cbs_lightning.console import say
+from cbs_lightning.callbacks.stop_at_threshold import StopAtThreshold
+from cbs_lightning.callbacks.stop_on_signal import StopOnSignal
+from cbs_lightning.console import print_line
 from cbs_lightning.data.loader import InMemoryLoader
 from cbs_lightning.results.result import Status
 
@@ -77,7 +77,7 @@ class TimedCheckpoint(L.Callback):
             torch.cuda.set_rng_state(state_dict["cuda"][0], self._device)
         for name, value in self.origin.items():
             if (before := state_dict["origin"].get(name)) != value:
-                say(f"warning: {name} was {before}, is {value} now: {MAY_DIFFER}")
+                print_line(f"warning: {name} was {before}, is {value} now: {MAY_DIFFER}")
 
     def _save(self, trainer: L.Trainer) -> None:
         self.stop.recorder.pause()

@@ -1,6 +1,5 @@
 """Stops a run at the loss threshold, or where going on makes no sense."""
 
-import math
 import time
 from typing import Any
 
@@ -8,16 +7,15 @@ import lightning as L
 
 from cbs_lightning.callbacks.recorder import TrajectoryRecorder
 from cbs_lightning.results.result import Status
-from cbs_lightning.results.sfo_limit import MostSfo
+from cbs_lightning.results.sfo_limit import SfoLimit
 from cbs_lightning.results.trajectory import Reading, Rule, Trajectory, first_crossing, last_reading
 
 SECONDS_BETWEEN_LOOKS = 10
-SECONDS_BETWEEN_READS = 1  # of a search's bound
 
 
 class StopAtThreshold(L.Callback):
     """Ends training once the recorded losses meet the threshold by the rule, or are not finite, or
-    once a search's run has cost more than `most_sfo` without meeting it.
+    once a search's run has cost more than its `sfo_limit` without meeting it.
 
     Looks after the last step of every epoch: a crossing may be noticed late, but is counted where
     it was. On a CPU, where nothing has to be waited for, it looks every few seconds whether the
@@ -34,7 +32,7 @@ class StopAtThreshold(L.Callback):
         threshold: float,
         rule: Rule,
         effective_batch_size: int,
-        most_sfo: MostSfo | None = None,
+        sfo_limit: SfoLimit | None = None,
     ) -> None:
         if threshold <= 0:
             raise ValueError(f"threshold must be positive, not {threshold}")
@@ -42,18 +40,16 @@ class StopAtThreshold(L.Callback):
         self.threshold = threshold
         self.rule = rule
         self.effective_batch_size = effective_batch_size
-        self.most_sfo = most_sfo
+        self.sfo_limit = sfo_limit
         self.status: Status | None = None
         self.latest: Reading | None = None
         self._steps_read = 0
         self._looked = time.monotonic()
-        self._bound: float | None = None  # of the SFO, as it was read last
-        self._read = -math.inf
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         steps = len(self.recorder.trajectory)
         diverged = self.recorder.trajectory.first_non_finite() is not None
-        every = diverged or self._is_beyond_bound(steps)
+        every = diverged or self._is_given_up(steps)
         whole = steps if every else steps - steps % self.rule.steps_per_epoch
         if whole:
             self._look(trainer, module, self.recorder.trajectory[:whole])
@@ -63,7 +59,7 @@ class StopAtThreshold(L.Callback):
     ) -> None:
         end_of_epoch = trainer.global_step % self.rule.steps_per_epoch == 0
         last = trainer.global_step >= trainer.max_steps
-        if end_of_epoch or last or self._is_beyond_bound(trainer.global_step):
+        if end_of_epoch or last or self._is_given_up(trainer.global_step):
             self.recorder.pause()
             self._look(trainer, module, self.recorder.trajectory)
         elif outputs["loss"].is_cpu and time.monotonic() - self._looked >= SECONDS_BETWEEN_LOOKS:
@@ -81,18 +77,14 @@ class StopAtThreshold(L.Callback):
             self._log(module, crossing)
         elif trajectory.first_non_finite() is not None:
             self.status = Status.DIVERGED
-        elif len(trajectory) < trainer.max_steps and self._is_beyond_bound(len(trajectory)):
+        elif len(trajectory) < trainer.max_steps and self._is_given_up(len(trajectory)):
             self.status = Status.ABANDONED
         if self.status is not None:
             trainer.should_stop = True
 
-    def _is_beyond_bound(self, steps: int) -> bool:
-        if self.most_sfo is None:
-            return False
-        if time.monotonic() - self._read >= SECONDS_BETWEEN_READS:
-            self._bound = self.most_sfo.read()
-            self._read = time.monotonic()
-        return self._bound is not None and steps * self.effective_batch_size > self._bound
+    def _is_given_up(self, steps: int) -> bool:
+        sfo = steps * self.effective_batch_size
+        return self.sfo_limit is not None and self.sfo_limit.is_exceeded(sfo)
 
     def _log(self, module: L.LightningModule, crossing: Reading) -> None:
         share = crossing.steps / max(1, len(self.recorder.trajectory))

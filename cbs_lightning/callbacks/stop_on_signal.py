@@ -1,12 +1,12 @@
 """Ends a run in good order when it is told to stop."""
 
 import signal
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import lightning as L
 
+from cbs_lightning.callbacks.job import ALONE, Job
 from cbs_lightning.signals import SECOND, TO_STOP
 
 
@@ -14,21 +14,20 @@ class StopOnSignal(L.Callback):
     """Ends training after the chunk at hand; `received` says by which signal.
 
     SIGINT and SIGTERM, of which a second one is not held back, and SIGUSR2, a cluster's warning.
-    A worker of a parallel sweep has a `stop_file`: it stops when that appears, and leaves signals
-    to the sweep.
+    A job of a parallel sweep leaves signals to the sweep, and stops when that asks it to.
     """
 
-    def __init__(self, stop_file: Path | None = None) -> None:
-        self.stop_file = stop_file
+    def __init__(self, job: Job = ALONE) -> None:
+        self.job = job
         self.received: signal.Signals | None = None
 
     def on_train_start(self, *_: Any) -> None:
         # After Lightning has set its own handlers; when training ends it restores the old ones.
         for number in TO_STOP:
-            signal.signal(number, signal.SIG_IGN if self.stop_file else self._receive)
+            signal.signal(number, signal.SIG_IGN if self.job.leaves_signals else self._receive)
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
-        if self.stop_file is not None and self.stop_file.exists():
+        if self.job.stop_requested():
             self.received = signal.SIGTERM
         if self.received is not None:
             trainer.should_stop = True

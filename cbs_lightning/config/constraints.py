@@ -1,0 +1,95 @@
+"""What a value of the configuration may be, and the line that a user reads where it is not."""
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from cbs_lightning.errors import require
+
+LARGEST = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A whole number from `least` to `most`, or one of the `others`."""
+
+    least: int
+    most: int = LARGEST
+    others: tuple[str | None, ...] = ()
+
+    def check(self, key: str, value: Any) -> None:
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        valid = value in self.others if not whole else self.least <= value <= self.most
+        limit = f" and <= {self.most}" if self.most < LARGEST else ""
+        require(valid, key, value, f"must be a whole number >= {self.least}{limit}{self._or()}")
+
+    def _or(self) -> str:
+        names = ["null" if other is None else other for other in self.others]
+        separator = " or " if len(names) == 1 else ", "
+        return separator + " or ".join(names) if names else ""
+
+
+class Positive:
+    """A number above 0."""
+
+    def check(self, key: str, value: Any) -> None:
+        require(is_number(value) and value > 0, key, value, "must be a number > 0")
+
+
+class Flag:
+    """true or false."""
+
+    def check(self, key: str, value: Any) -> None:
+        require(isinstance(value, bool), key, value, "must be true or false")
+
+
+@dataclass(frozen=True)
+class OneOf:
+    values: Iterable[str]
+
+    def check(self, key: str, value: Any) -> None:
+        require(value in list(self.values), key, value, one_of(self.values))
+
+
+class PathName:
+    def check(self, key: str, value: Any) -> None:
+        require(isinstance(value, str) and value != "", key, value, "must be a path")
+
+
+class FolderName:
+    def check(self, key: str, value: Any) -> None:
+        valid = re.fullmatch(r"[\w.+=-]*\w[\w.+=-]*", value) is not None
+        require(valid, key, value, "must be a folder's name: letters, digits and . _ + = -")
+
+
+class PackageNames:
+    def check(self, key: str, value: Any) -> None:
+        valid = isinstance(value, list) and all(isinstance(name, str) for name in value)
+        require(valid, key, value, "must be a list of packages' names")
+
+
+class Factors:
+    """At least two learning rates to try, as multiples."""
+
+    def check(self, key: str, value: Any) -> None:
+        valid = isinstance(value, list) and all(is_number(each) and each > 0 for each in value)
+        allowed = "must be a list of at least two different numbers > 0, such as [0.3,1,3]"
+        require(valid and len(set(value)) > 1, key, value, allowed)
+
+
+Constraint = Whole | Positive | Flag | OneOf | PathName | FolderName | PackageNames | Factors
+
+
+def one_of(values: Iterable[Any]) -> str:
+    return "allowed: " + ", ".join(sorted(str(value) for value in values))
+
+
+def is_number(value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and math.isfinite(value)
+
+
+def is_fraction(value: Any) -> bool:
+    return is_number(value) and 0 <= value < 1

@@ -1,0 +1,130 @@
+"""What a run leaves behind, however it ends."""
+
+import traceback
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cbs_lightning.callbacks import TrajectoryRecorder
+from cbs_lightning.config.identity import config_hash, hyperparameters
+from cbs_lightning.config.schema import RunConfig
+from cbs_lightning.files import write_atomically
+from cbs_lightning.results import provenance, store
+from cbs_lightning.results.checkpoints import remove_checkpoints
+from cbs_lightning.results.result import (
+    SCHEMA_VERSION,
+    UNFINISHED,
+    Request,
+    Result,
+    Run,
+    Status,
+    answer,
+)
+from cbs_lightning.training.build import learning_rate
+
+
+class Outcome:
+    """A run's result, filled in as more is known of it.
+
+    That of an unfinished or abandoned run does not replace a `stored` one that knows more.
+    """
+
+    def __init__(
+        self, directory: Path, request: Request, stored: Run | None, result: Result
+    ) -> None:
+        self.directory = directory
+        self.request = request
+        self.stored = stored
+        self.result = result
+        self.recorder = TrajectoryRecorder()
+
+    def add(self, **known: Any) -> None:
+        self.result = replace(self.result, **known)
+
+    def finish(self, ended: Status) -> Result:
+        """Write what there is, result last: a run with a result is whole."""
+        trajectory = self.recorder.trajectory
+        self.add(
+            ended=ended,
+            steps_run=len(trajectory),
+            epochs_run=len(trajectory) / self.result.steps_per_epoch,
+            seconds_per_step=self.recorder.seconds_per_step,
+        )
+        self.result = answer(self.result, trajectory, self.request)
+        if ended in UNFINISHED:  # whatever its losses say so far
+            self.add(status=ended, steps=None, sfo=None, samples=None)
+        if not (ended in (*UNFINISHED, Status.ABANDONED) and self._stored_knows_more()):
+            store.write_trajectory(self.directory, trajectory)
+            store.publish(self.directory, self.result)
+        return self.result
+
+    def finish_badly(self, ended: Status) -> Result:
+        """Write what can still be written: the device or the disk may be in trouble."""
+        with suppress(Exception):
+            self.recorder.pause()
+        with suppress(OSError):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            if ended is Status.FAILED:
+                error = traceback.format_exc()
+                write_atomically(self.directory / store.ERROR, error.encode())
+            self.finish(ended)
+        return self.result
+
+    def tidy(self, *, keep_checkpoint: bool) -> None:
+        """Remove what a finished run needs no more."""
+        if self.result.ended is Status.INTERRUPTED:
+            return
+        with suppress(OSError):  # the run is whole; what is left over does no harm
+            (self.directory / store.ERROR).unlink(missing_ok=True)
+            if not keep_checkpoint and self.result.ended is not Status.ABANDONED:
+                remove_checkpoints(self.directory)
+
+    def _stored_knows_more(self) -> bool:
+        """A finished run does where both know the same."""
+        if self.stored is None:
+            return False
+        finished = self.stored.result.ended not in UNFINISHED
+        return len(self.stored.trajectory) > len(self.recorder.trajectory) - finished
+
+
+def blank_result(cfg: RunConfig, request: Request, data_size: int, threads: int) -> Result:
+    """A result of no steps."""
+    effective_batch_size = min(cfg.batch_size, data_size)
+    return Result(
+        schema_version=SCHEMA_VERSION,
+        status=Status.FAILED,
+        ended=Status.FAILED,
+        study=cfg.study,
+        variant=cfg.names.variant,
+        data=cfg.names.data,
+        model=cfg.names.model,
+        optimizer=cfg.names.optimizer,
+        lr=learning_rate(cfg, data_size),
+        hyperparameters=hyperparameters(cfg),
+        batch_size=cfg.batch_size,
+        effective_batch_size=effective_batch_size,
+        micro_batch_size=None,
+        seed=cfg.seed,
+        threshold=request.threshold,
+        rule=request.rule,
+        window=request.window,
+        steps=None,
+        sfo=None,
+        samples=None,
+        steps_run=0,
+        epochs_run=0.0,
+        steps_per_epoch=-(-data_size // effective_batch_size),
+        data_size=data_size,
+        loss=None,
+        accuracy=None,
+        test_accuracy=None,
+        seconds=0.0,
+        seconds_per_step=None,
+        threads=threads,
+        device=cfg.trainer["accelerator"],
+        config_hash=config_hash(cfg),
+        versions=provenance.versions(),
+        commit=provenance.commit(),
+        machine=provenance.machine(),
+    )
