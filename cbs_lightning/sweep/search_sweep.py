@@ -113,7 +113,7 @@ class SearchSweep(Sweep):
                     publish_answer(each.configs[cell])
         self.report(configs, list(found.values()))
         for each in self.combinations:
-            say(f"{each.name}: {each.verdict().told}")
+            say(f"{each.name}: {each.verdict().summary}")
         if limit is not None:
             names = ", ".join(each.name for each in self._unknown())
             say(
