@@ -44,8 +44,8 @@ class Problem(Protocol):
     def batch_sizes(self) -> tuple[int, ...]: ...
     @property
     def seeds(self) -> tuple[int, ...]: ...
-    def run(self, batch_size: int, seed: int, most_sfo: float | None) -> Trial:
-        """To the threshold, to the end of the budget, or to the first step beyond `most_sfo`."""
+    def run(self, batch_size: int, seed: int, sfo_limit: float | None) -> Trial:
+        """To the threshold, to the end of the budget, or to the first step beyond `sfo_limit`."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,10 @@ class Quadratic:
     def seeds(self) -> tuple[int, ...]:
         return tuple(sorted({seed for _, seed in self.steps}))
 
-    def run(self, batch_size: int, seed: int, most_sfo: float | None) -> Trial:
+    def run(self, batch_size: int, seed: int, sfo_limit: float | None) -> Trial:
         most_steps = max(1, math.floor(self.budget / batch_size))
-        if most_sfo is not None:
-            most_steps = min(most_steps, math.floor(most_sfo / batch_size) + 1)
+        if sfo_limit is not None:
+            most_steps = min(most_steps, math.floor(sfo_limit / batch_size) + 1)
         steps = self.steps[batch_size, seed]
         if steps is not None and steps <= most_steps:
             return Trial(batch_size, seed, steps, steps, None)
@@ -113,11 +113,11 @@ class Replay:
         full = len(self.runs) == len(self.batch_sizes) * len(self.seeds)
         return ended and full and conclude(grid(self)).batch_size is not None
 
-    def run(self, batch_size: int, seed: int, most_sfo: float | None) -> Trial:
+    def run(self, batch_size: int, seed: int, sfo_limit: float | None) -> Trial:
         run = self.runs[batch_size, seed]
         looked_at = run.trajectory
-        if most_sfo is not None:
-            looked_at = looked_at[: math.floor(most_sfo / batch_size) + 1]
+        if sfo_limit is not None:
+            looked_at = looked_at[: math.floor(sfo_limit / batch_size) + 1]
         found = answer(run.result, looked_at, self.request)
         return Trial(batch_size, seed, found.steps, found.steps or len(looked_at), found.loss)
 
@@ -152,10 +152,10 @@ def search(problem: Problem, workers: int = 1) -> Found:
     trials: list[Trial] = []
     rounds = 0
     while proposals := policy.propose(trials, workers):
-        most = policy.most_sfo(trials)
+        limit = policy.sfo_limit(trials)
         trials += [
-            problem.run(each.batch_size, each.seed, most if policy.gives_up(each.seed) else None)
-            for each in proposals
+            problem.run(b, seed, limit if policy.limit_applies(seed) else None)
+            for b, seed in ((each.batch_size, each.seed) for each in proposals)
         ]
         rounds += 1
     return conclude(trials, rounds)

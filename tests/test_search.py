@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.search import conclude, grid, quadratics, replays, score, search
 from cbs_lightning.fit.measurements import measurements
-from cbs_lightning.search.posterior import NOISE, beliefs
+from cbs_lightning.search.posterior import NOISE, posterior
 from cbs_lightning.search.search import Proposal, Search, Trial
 from tests.studies import make_run, make_study
 
@@ -32,10 +32,10 @@ class Tabled:
         self.steps = dict(zip(sizes, steps, strict=True))
         self.losses = losses or {}
 
-    def run(self, batch_size, seed, most_sfo):
+    def run(self, batch_size, seed, sfo_limit):
         most_steps = BUDGET // batch_size
-        if most_sfo is not None:
-            most_steps = min(most_steps, math.floor(most_sfo / batch_size) + 1)
+        if sfo_limit is not None:
+            most_steps = min(most_steps, math.floor(sfo_limit / batch_size) + 1)
         steps = self.steps[batch_size]
         steps = steps[seed] if isinstance(steps, tuple) else steps
         if steps is not None and steps <= most_steps:
@@ -47,7 +47,7 @@ def finish(policy, problem, trials=(), count=1):
     """All trials at the end of a search that has some already."""
     trials = list(trials)
     while proposals := policy.propose(trials, count):
-        most = policy.most_sfo(trials)
+        most = policy.sfo_limit(trials)
         trials += [problem.run(each.batch_size, each.seed, most) for each in proposals]
     return trials
 
@@ -110,7 +110,7 @@ def test_it_starts_where_reaching_is_likely_and_cheap():
 def test_losses_tell_the_direction_while_nothing_was_reached():
     policy = Search(SIZES)
     start = Trial(16, 0, None, 3000, 0.5)
-    assert policy.most_sfo([start]) is None
+    assert policy.sfo_limit([start]) is None
     (above,) = policy.propose([start, Trial(64, 0, None, 800, 0.4)], 1)
     assert above.batch_size > 64
     (below,) = policy.propose([start, Trial(64, 0, None, 800, 0.6)], 1)
@@ -135,9 +135,9 @@ def test_it_goes_far_where_the_curve_says_so():
 
 def test_a_run_is_abandoned_beyond_a_factor_of_the_least():
     trials = [Trial(16, 0, 100, 100, 0.2), Trial(8, 0, 150, 150, 0.2), Trial(4, 0, None, 9, 1.0)]
-    assert Search(SIZES).most_sfo(trials) == 1.5 * 1200
-    assert Search(SIZES, give_up=2.0).most_sfo(trials) == 2400
-    assert Search(SIZES).most_sfo([]) is None
+    assert Search(SIZES).sfo_limit(trials) == 1.5 * 1200
+    assert Search(SIZES, give_up=2.0).sfo_limit(trials) == 2400
+    assert Search(SIZES).sfo_limit([]) is None
     assert trials[0].sfo == 1600 and trials[2].sfo is None and trials[2].spent == 36
 
 
@@ -147,7 +147,7 @@ def test_abandoned_neighbours_make_b_star_known():
     trials += [Trial(8, 0, None, 301, 0.5), Trial(32, 0, None, 76, 0.4)]
     verdict = Search(SIZES).verdict(trials)
     assert verdict.known and verdict.batch_size == 16 and verdict.interval == (8, 32)
-    assert verdict.told == "b* = 16: b = 8, 32 did no better."
+    assert verdict.summary == "b* = 16: b = 8, 32 did no better."
     assert Search(SIZES).propose(trials, 4) == []
 
 
@@ -167,7 +167,7 @@ def test_at_an_edge_b_star_may_lie_beyond(steps, best, interval, told):
     policy = Search(SIZES[:5])
     verdict = policy.verdict(finish(policy, Tabled(steps, SIZES[:5])))
     assert (verdict.known, verdict.batch_size, verdict.interval) == (True, best, interval)
-    assert verdict.told.startswith(told) and verdict.told.endswith("er still.")
+    assert verdict.summary.startswith(told) and verdict.summary.endswith("er still.")
 
 
 def test_of_equal_ones_the_larger_is_the_better():
@@ -185,20 +185,20 @@ def test_where_nothing_is_reached_it_stops_and_says_so():
     assert {32, 64, 128} <= set(places(trials)) and len(trials) < 9
     verdict = policy.verdict(trials)
     assert (verdict.known, verdict.batch_size, verdict.interval) == (False, None, None)
-    assert verdict.told.startswith("No run reached the threshold (b = ")
-    assert "; b = 64 came nearest, with a loss of 1, and the others are further" in verdict.told
+    assert verdict.summary.startswith("No run reached the threshold (b = ")
+    assert "; b = 64 came nearest, with a loss of 1, and the others are further" in verdict.summary
 
 
 def test_where_all_diverge_no_loss_tells_and_all_are_run():
     policy = Search(SIZES)
     verdict = policy.verdict(finish(policy, Tabled([None] * 9)))
     listed = ", ".join(map(str, SIZES))
-    assert verdict.told == f"No run reached the threshold (b = {listed})." and not verdict.known
+    assert verdict.summary == f"No run reached the threshold (b = {listed})." and not verdict.known
 
 
 def test_before_anything_was_run():
     verdict = Search(SIZES).verdict([])
-    assert (verdict.known, verdict.batch_size, verdict.told) == (
+    assert (verdict.known, verdict.batch_size, verdict.summary) == (
         False,
         None,
         "Nothing was run yet.",
@@ -209,7 +209,7 @@ def test_one_batch_size():
     policy = Search((32,))
     assert policy.propose([], 4) == [Proposal(32, 0)]
     verdict = policy.verdict([Trial(32, 0, 100, 100, 0.2)])
-    assert verdict.known and verdict.told == "b = 32 is the only batch size in the range."
+    assert verdict.known and verdict.summary == "b = 32 is the only batch size in the range."
     assert not policy.verdict([Trial(32, 0, None, 100, 0.4)]).known
     assert policy.propose([Trial(32, 0, None, 100, 0.4)], 1) == []
 
@@ -276,12 +276,12 @@ def test_a_batch_size_that_failed_with_every_seed_is_done_without():
     trials = [Trial(4, 0, 300, 300, 0.2), Trial(16, 0, 50, 50, 0.2)]
     assert {each.batch_size for each in policy.propose(trials, 9)} <= {4, 16}
     every = Search((4,), failed=frozenset({(4, 0)}))
-    assert every.propose([], 1) == [] and every.verdict([]).told == "Every run failed."
+    assert every.propose([], 1) == [] and every.verdict([]).summary == "Every run failed."
 
 
 def test_only_first_seeds_are_given_up():
     policy = Search(SIZES, seeds=(3, 5))
-    assert policy.gives_up(3) and not policy.gives_up(5)
+    assert policy.limit_applies(3) and not policy.limit_applies(5)
 
 
 # --- several seeds --------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ def test_a_batch_size_counts_where_all_its_seeds_reached():
     ]
     verdict = policy.verdict(partly)
     assert not verdict.known and verdict.batch_size is None
-    assert verdict.told == "At no batch size did all seeds reach the threshold."
+    assert verdict.summary == "At no batch size did all seeds reach the threshold."
 
 
 # --- whatever was run before ----------------------------------------------------------------------
@@ -366,7 +366,7 @@ def test_runs_outside_the_range_are_left_alone():
     others = [Trial(48, 0, 1, 1, 0.2), Trial(16, 7, 1, 1, 0.2), Trial(2048, 0, 1, 1, 0.2)]
     policy = Search(SIZES)
     assert policy.propose(trials + others, 2) == policy.propose(trials, 2)
-    assert policy.most_sfo(trials + others) == 2400
+    assert policy.sfo_limit(trials + others) == 2400
     assert policy.verdict(trials + others) == policy.verdict(trials)
 
 
@@ -387,10 +387,10 @@ def test_from_any_trials_it_ends_without_repeating_itself(seeds):
             run = {(trial.batch_size, trial.seed) for trial in trials}
             new = {(each.batch_size, each.seed) for each in proposals}
             assert len(new) == len(proposals) <= count and not new & run
-            most = policy.most_sfo(trials)
+            most = policy.sfo_limit(trials)
             trials += [problem.run(each.batch_size, each.seed, most) for each in proposals]
         assert len(trials) <= len(sizes) * seeds
-        assert policy.verdict(trials).told.endswith(".")
+        assert policy.verdict(trials).summary.endswith(".")
 
 
 # --- what it is measured on -----------------------------------------------------------------------
@@ -422,11 +422,11 @@ def test_a_study_is_replayed_from_its_losses(tmp_path):
 # --- what it believes -----------------------------------------------------------------------------
 
 
-def test_beliefs_follow_the_runs():
+def test_the_posterior_follows_the_runs():
     """Of an exact curve most is known after four runs, and a run in vain says where K is not."""
     steps = {b: round(10_000 * b / (b - 10)) for b in SIZES if b > 10}
     data = measurements(list(steps)[:4], list(steps.values())[:4], [(8, 40_000)])
-    found = beliefs(data, SIZES)
+    found = posterior(data, SIZES)
     assert found.noise == NOISE and found.weights.sum() == pytest.approx(1)
     for place in (2, 3, 4, 5, 7):
         expected = steps[SIZES[place]] * SIZES[place]
@@ -439,8 +439,8 @@ def test_beliefs_follow_the_runs():
 
 def test_noise_is_what_scatters_about_the_fit():
     steps = [1000, 520, 300, 150, 90, 40]
-    calm = beliefs(measurements(SIZES[:6], steps), SIZES)
-    wild = beliefs(
+    calm = posterior(measurements(SIZES[:6], steps), SIZES)
+    wild = posterior(
         measurements(SIZES[:6], [k * (1.4 if i % 2 else 0.7) for i, k in enumerate(steps)]), SIZES
     )
     assert calm.noise < 0.15 < 0.3 < wild.noise

@@ -10,8 +10,8 @@ from statistics import fmean, median
 from scipy.special import ndtr
 
 from cbs_lightning.fit.measurements import measurements
-from cbs_lightning.search.posterior import Beliefs, beliefs
-from cbs_lightning.search.trials import Bracket, Cell, Point, Proposal, Trial, seeds_left
+from cbs_lightning.search.posterior import Posterior, posterior
+from cbs_lightning.search.trials import BatchSizeTrials, Bracket, Cell, Proposal, Trial, seeds_left
 
 DOUBT = 0.1  # that a neighbour is the better one: with more, another seed is run
 
@@ -23,32 +23,32 @@ class Narrowing:
     batch_sizes: tuple[int, ...]
     seeds: tuple[int, ...]
     octaves: float
-    most_sfo: float  # beyond which a run is abandoned
-    points: Sequence[Point]
+    sfo_limit: float  # beyond which a run is abandoned
+    tried: Sequence[BatchSizeTrials]
     failed: frozenset[Cell] = frozenset()
 
     @cached_property
     def bracket(self) -> Bracket:
-        return Bracket.of(self.points)
+        return Bracket.of(self.tried)
 
     @cached_property
-    def beliefs(self) -> Beliefs:
-        trials = [trial for point in self.points for trial in point.trials]
+    def posterior(self) -> Posterior:
+        trials = [trial for group in self.tried for trial in group.trials]
         reached = [(t.batch_size, t.steps) for t in trials if t.steps is not None]
         missed = [(t.batch_size, t.steps_run) for t in trials if t.steps is None]
         sizes, steps = zip(*reached, strict=True)
-        return beliefs(measurements(sizes, steps, missed), self.batch_sizes)
+        return posterior(measurements(sizes, steps, missed), self.batch_sizes)
 
     def next_run(self) -> Proposal | None:
         """None where b* is known."""
         below, above = self.bracket.untried(self.batch_sizes, self.octaves)
         if not below and not above:
             return self._replicate()
-        narrows = dict(zip(self.batch_sizes, self._narrows(), strict=True))
-        best = max([*below, *above], key=lambda b: (narrows[b], b))
+        gains = dict(zip(self.batch_sizes, self._octaves_per_gradient(), strict=True))
+        best = max([*below, *above], key=lambda b: (gains[b], b))
         return Proposal(best, seeds_left(best, self.seeds, self.failed)[0])
 
-    def _narrows(self) -> list[float]:
+    def _octaves_per_gradient(self) -> list[float]:
         """At every batch size, by how many octaves a run is expected to narrow the interval for
         each gradient it takes. It becomes one end of it where it does worse than the best, and
         makes the best one end where it does better."""
@@ -57,8 +57,8 @@ class Narrowing:
         middle = math.log2(best.batch_size)
         first = math.log2(low.batch_size) if low else places[0] - 1
         last = math.log2(high.batch_size) if high else places[-1] + 1
-        better = self.beliefs.chance_below(median(best.reached))
-        costs = self.beliefs.cost(self.most_sfo)
+        better = self.posterior.chance_below(median(best.reached))
+        costs = self.posterior.cost(self.sfo_limit)
         return [
             ((1 - p) * (last - x) + p * (middle - first)) / cost
             if x > middle
@@ -68,38 +68,38 @@ class Narrowing:
 
     def _replicate(self) -> Proposal | None:
         """Another seed, where it lessens the doubt about the best most for each gradient."""
-        best = self.bracket.best
-        doubted = [end for end in self.bracket.ends if self._doubt(best, end) > DOUBT]
-        useful = [best, *doubted] if doubted or len(best.trials) == 1 else []
-        useful = [point for point in useful if self._seeds_left(point)]
+        incumbent = self.bracket.best
+        doubted = [end for end in self.bracket.ends if self._doubt(incumbent, end) > DOUBT]
+        useful = [incumbent, *doubted] if doubted or len(incumbent.trials) == 1 else []
+        useful = [group for group in useful if self._seeds_left(group)]
         if not useful:
             return None
 
-        def lessens(point: Point) -> float:
-            runs = len(point.trials)
-            return 1 / (runs * (runs + 1)) / min(math.exp(self._log_sfo(point)), self.most_sfo)
+        def gain_per_gradient(group: BatchSizeTrials) -> float:
+            runs = len(group.trials)
+            return 1 / (runs * (runs + 1)) / min(math.exp(self._log_sfo(group)), self.sfo_limit)
 
-        chosen = max(useful, key=lambda point: (lessens(point), point.batch_size))
-        return Proposal(chosen.batch_size, self._seeds_left(chosen)[0])
+        best = max(useful, key=lambda group: (gain_per_gradient(group), group.batch_size))
+        return Proposal(best.batch_size, self._seeds_left(best)[0])
 
-    def _doubt(self, best: Point, other: Point) -> float:
+    def _doubt(self, best: BatchSizeTrials, other: BatchSizeTrials) -> float:
         """How likely it is, by the noise, that the other one is the better."""
-        error = self.beliefs.noise * math.sqrt(1 / len(best.trials) + 1 / len(other.trials))
+        error = self.posterior.noise * math.sqrt(1 / len(best.trials) + 1 / len(other.trials))
         return float(ndtr((self._log_sfo(best) - self._log_sfo(other)) / error))
 
-    def _log_sfo(self, point: Point) -> float:
+    def _log_sfo(self, group: BatchSizeTrials) -> float:
         """The mean; a run in vain counts as abandoned, however early it diverged."""
-        return fmean(math.log(t.sfo or max(t.spent, self.most_sfo)) for t in point.trials)
+        return fmean(math.log(t.sfo or max(t.spent, self.sfo_limit)) for t in group.trials)
 
-    def _seeds_left(self, point: Point) -> list[int]:
-        run = {trial.seed for trial in point.trials}
-        return seeds_left(point.batch_size, self.seeds, self.failed, run)
+    def _seeds_left(self, group: BatchSizeTrials) -> list[int]:
+        run = {trial.seed for trial in group.trials}
+        return seeds_left(group.batch_size, self.seeds, self.failed, run)
 
-    def imagined(self, proposal: Proposal) -> Trial:
+    def predict(self, proposal: Proposal) -> Trial:
         """What that run will find, as far as it can be told."""
         b, seed = proposal.batch_size, proposal.seed
-        sfo = self.beliefs.median_sfo(self.batch_sizes.index(b))
-        if sfo > self.most_sfo:
-            return Trial(b, seed, None, math.ceil(self.most_sfo / b), None)
+        sfo = self.posterior.median_sfo(self.batch_sizes.index(b))
+        if sfo > self.sfo_limit:
+            return Trial(b, seed, None, math.ceil(self.sfo_limit / b), None)
         steps = max(1, round(sfo / b))
         return Trial(b, seed, steps, steps, None)

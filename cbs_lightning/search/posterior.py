@@ -26,7 +26,7 @@ RATIOS = 2.0 ** np.arange(-2, 11, 1.5)
 
 
 @dataclass(frozen=True, eq=False)
-class Beliefs:
+class Posterior:
     """About K·b at every batch size, given the runs so far, of which one reached the threshold."""
 
     log_sfo: Floats  # (curves, batch sizes); infinite where a curve has no K
@@ -38,9 +38,9 @@ class Beliefs:
         chances: Floats = self.weights @ ndtr((math.log(sfo) - self.log_sfo) / self.noise)
         return chances
 
-    def cost(self, most: float) -> Floats:
-        """At every batch size, the gradients expected of a run that is abandoned at `most`."""
-        costs: Floats = self.weights @ np.exp(np.minimum(self.log_sfo, math.log(most)))
+    def cost(self, sfo_limit: float) -> Floats:
+        """At every batch size, the gradients expected of a run that is abandoned at `sfo_limit`."""
+        costs: Floats = self.weights @ np.exp(np.minimum(self.log_sfo, math.log(sfo_limit)))
         return costs
 
     def median_sfo(self, place: int) -> float:
@@ -51,7 +51,7 @@ class Beliefs:
         return math.exp(log_sfo[order][half])
 
 
-def beliefs(data: Measurements, batch_sizes: Sequence[int]) -> Beliefs:
+def posterior(data: Measurements, batch_sizes: Sequence[int]) -> Posterior:
     """The runs of `data` are at some of these batch sizes."""
     sizes = np.asarray(batch_sizes, float)
     poles, spans = _forms(sizes)
@@ -65,7 +65,7 @@ def beliefs(data: Measurements, batch_sizes: Sequence[int]) -> Beliefs:
     unlikely = negative_log_likelihood(data.observations, at_runs + scale, log_noise)
     weights = np.exp(unlikely.min() - unlikely)
     log_sfo = _log_steps(poles, spans, sizes) + scale + np.log(sizes)
-    return Beliefs(log_sfo, weights / weights.sum(), noise)
+    return Posterior(log_sfo, weights / weights.sum(), noise)
 
 
 def _forms(sizes: Floats) -> tuple[Floats, Floats]:

@@ -12,7 +12,15 @@ from functools import cached_property
 from itertools import product
 
 from cbs_lightning.search.narrowing import Narrowing
-from cbs_lightning.search.trials import Bracket, Cell, Point, Proposal, Trial, points, seeds_left
+from cbs_lightning.search.trials import (
+    BatchSizeTrials,
+    Bracket,
+    Cell,
+    Proposal,
+    Trial,
+    group_by_batch_size,
+    seeds_left,
+)
 
 __all__ = ["Proposal", "Search", "Trial", "Verdict"]
 
@@ -28,7 +36,7 @@ class Verdict:
     known: bool
     batch_size: int | None  # the best so far
     interval: tuple[float, float] | None
-    told: str
+    summary: str
 
 
 @dataclass(frozen=True)
@@ -58,12 +66,12 @@ class Search:
         if not self.give_up > 1:
             raise ValueError(f"give_up must be above 1, not {self.give_up:g}")
 
-    def most_sfo(self, trials: Iterable[Trial]) -> float | None:
+    def sfo_limit(self, trials: Iterable[Trial]) -> float | None:
         """Beyond which a run is abandoned; None: nothing was reached yet."""
-        reached = [trial.sfo for trial in self._counted(trials) if trial.sfo is not None]
+        reached = [trial.sfo for trial in self._relevant(trials) if trial.sfo is not None]
         return self.give_up * min(reached) if reached else None
 
-    def gives_up(self, seed: int) -> bool:
+    def limit_applies(self, seed: int) -> bool:
         """Whether runs with that seed are abandoned at all. Others than the first are run where a
         batch size may be the best, whose median takes them whole."""
         return seed == self.seeds[0]
@@ -71,53 +79,56 @@ class Search:
     def propose(self, trials: Iterable[Trial], count: int) -> list[Proposal]:
         """At most so many runs to be made at the same time, the most useful first; none where b*
         is known or out of reach."""
-        counted = self._counted(trials)
-        narrowing = self._narrowing(counted)
+        relevant = self._relevant(trials)
+        narrowing = self._narrowing(relevant)
         if narrowing is None:
-            return self._scouts(points(counted))[:count]
+            return self._scouts(group_by_batch_size(relevant))[:count]
         found: list[Proposal] = []
         while len(found) < count and narrowing and (proposal := narrowing.next_run()):
             found.append(proposal)
-            counted.append(narrowing.imagined(proposal))
-            narrowing = self._narrowing(counted)
+            relevant.append(narrowing.predict(proposal))
+            narrowing = self._narrowing(relevant)
         return found
 
     def verdict(self, trials: Iterable[Trial]) -> Verdict:
-        counted = self._counted(trials)
-        ended = not self.propose(counted, 1)
-        tried = points(counted)
+        relevant = self._relevant(trials)
+        ended = not self.propose(relevant, 1)
+        tried = group_by_batch_size(relevant)
         if not tried:
-            told = "Every run failed." if ended else "Nothing was run yet."
-            return Verdict(False, None, None, told)
+            summary = "Every run failed." if ended else "Nothing was run yet."
+            return Verdict(False, None, None, summary)
         bracket = Bracket.of(tried)
         if not bracket.best.reached:
-            return Verdict(False, None, None, self._told_in_vain(tried, bracket, ended))
+            return Verdict(False, None, None, self._describe_unreached(tried, bracket, ended))
         if not bracket.best.complete:
-            told = "At no batch size did all seeds reach the threshold."
-            return Verdict(False, None, None, told)
+            summary = "At no batch size did all seeds reach the threshold."
+            return Verdict(False, None, None, summary)
         interval = (
             float(bracket.low.batch_size) if bracket.low else 0.0,
             float(bracket.high.batch_size) if bracket.high else math.inf,
         )
-        return Verdict(ended, bracket.best.batch_size, interval, self._told(bracket, ended))
+        return Verdict(
+            ended, bracket.best.batch_size, interval, self._describe_best(bracket, ended)
+        )
 
-    def _counted(self, trials: Iterable[Trial]) -> list[Trial]:
+    def _relevant(self, trials: Iterable[Trial]) -> list[Trial]:
         return [t for t in trials if t.batch_size in self.batch_sizes and t.seed in self.seeds]
 
     @cached_property
-    def _left(self) -> tuple[int, ...]:
+    def _runnable(self) -> tuple[int, ...]:
         """The batch sizes but those whose runs failed with every seed."""
         cells = set(product(self.batch_sizes, self.seeds)) - self.failed
         return tuple(sorted({b for b, _ in cells}))
 
-    def _narrowing(self, counted: list[Trial]) -> Narrowing | None:
+    def _narrowing(self, relevant: list[Trial]) -> Narrowing | None:
         """None: nothing was reached yet."""
-        most = self.most_sfo(counted)
-        if most is None:
+        limit = self.sfo_limit(relevant)
+        if limit is None:
             return None
-        return Narrowing(self._left, self.seeds, self.octaves, most, points(counted), self.failed)
+        tried = group_by_batch_size(relevant)
+        return Narrowing(self._runnable, self.seeds, self.octaves, limit, tried, self.failed)
 
-    def _scouts(self, tried: list[Point]) -> list[Proposal]:
+    def _scouts(self, tried: list[BatchSizeTrials]) -> list[Proposal]:
         """While nothing was reached, where that is likely and cheap: a quarter into the widest gap
         that may hold b*."""
         gaps = self._gaps(tried)
@@ -129,29 +140,31 @@ class Search:
             gaps += [widest[:place], widest[place + 1 :]]
         return [Proposal(b, seeds_left(b, self.seeds, self.failed)[0]) for b in found]
 
-    def _gaps(self, tried: list[Point]) -> list[list[int]]:
+    def _gaps(self, tried: list[BatchSizeTrials]) -> list[list[int]]:
         """Batch sizes not run, between those that were. The lowest loss tells beside which of them
         b* lies, unless there is none since all diverged."""
         if tried and math.isfinite((bracket := Bracket.of(tried)).best.loss):
-            return bracket.untried(self._left, octaves=0)
+            return bracket.untried(self._runnable, octaves=0)
         gaps: list[list[int]] = [[]]
-        for b in self._left:
-            if any(point.batch_size == b for point in tried):
+        for b in self._runnable:
+            if any(group.batch_size == b for group in tried):
                 gaps.append([])
             else:
                 gaps[-1].append(b)
         return gaps
 
-    def _told_in_vain(self, tried: list[Point], bracket: Bracket, ended: bool) -> str:
-        text = f"No run reached the threshold (b = {_listed(tried)})"
+    def _describe_unreached(
+        self, tried: list[BatchSizeTrials], bracket: Bracket, ended: bool
+    ) -> str:
+        text = f"No run reached the threshold (b = {_list_sizes(tried)})"
         if math.isfinite(loss := bracket.best.loss):
             text += f"; b = {bracket.best.batch_size} came nearest, with a loss of {loss:.3g}"
-        if ended and len(tried) < len(self._left):
+        if ended and len(tried) < len(self._runnable):
             text += ", and the others are further off"
         return f"{text}."
 
-    def _told(self, bracket: Bracket, ended: bool) -> str:
-        b, worse = bracket.best.batch_size, _listed(bracket.ends)
+    def _describe_best(self, bracket: Bracket, ended: bool) -> str:
+        b, worse = bracket.best.batch_size, _list_sizes(bracket.ends)
         if not ended:
             beside = f"; b = {worse} did no better" if worse else ""
             return f"b = {b} is the best so far{beside}."
@@ -166,5 +179,5 @@ class Search:
         return text
 
 
-def _listed(tried: list[Point]) -> str:
-    return ", ".join(str(point.batch_size) for point in tried)
+def _list_sizes(tried: list[BatchSizeTrials]) -> str:
+    return ", ".join(str(group.batch_size) for group in tried)

@@ -42,7 +42,7 @@ class SearchSettings:
     budget: Budget = field(default_factory=Budget)
 
     def check(self) -> None:
-        """As `checked` does."""
+        """As `parse_settings` does."""
         _require(_is_above(self.give_up, 1), "give_up", self.give_up, "must be a number > 1")
         narrow, wide = OCTAVES
         valid = _is_above(self.octaves, 0) and narrow <= self.octaves <= wide
@@ -96,7 +96,7 @@ KEYS = [
 ]
 
 
-def checked(budget: Any, **settings: Any) -> SearchSettings:
+def parse_settings(budget: Any, **settings: Any) -> SearchSettings:
     """Raise `ConfigError` for the first value that cannot be."""
     group = f"must be a group of keys, such as {GROUP}.budget.runs=10"
     _require(isinstance(budget, Mapping), "budget", budget, group)
@@ -109,6 +109,9 @@ def checked(budget: Any, **settings: Any) -> SearchSettings:
     found = SearchSettings(**settings, budget=Budget(**budget))
     found.check()
     return found
+
+
+checked = parse_settings  # until the sweeper calls it by its new name
 
 
 def _require(condition: bool, key: str, value: Any, allowed: str) -> None:

@@ -38,7 +38,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Point:
+class BatchSizeTrials:
     """The trials of one batch size, at least one."""
 
     batch_size: int
@@ -72,23 +72,23 @@ class Bracket:
     """The best of the batch sizes that were run, and the next ones run on either side of it, which
     did worse: K·b has one minimum, and it lies between them."""
 
-    best: Point
-    low: Point | None
-    high: Point | None
+    best: BatchSizeTrials
+    low: BatchSizeTrials | None
+    high: BatchSizeTrials | None
 
     @classmethod
-    def of(cls, points: Sequence[Point]) -> "Bracket":
+    def of(cls, groups: Sequence[BatchSizeTrials]) -> "Bracket":
         """At least one, in rising order."""
-        at = min(range(len(points)), key=lambda i: points[i].rank)
+        at = min(range(len(groups)), key=lambda i: groups[i].rank)
         return cls(
-            points[at],
-            points[at - 1] if at > 0 else None,
-            points[at + 1] if at + 1 < len(points) else None,
+            groups[at],
+            groups[at - 1] if at > 0 else None,
+            groups[at + 1] if at + 1 < len(groups) else None,
         )
 
     @property
-    def ends(self) -> list[Point]:
-        return [point for point in (self.low, self.high) if point is not None]
+    def ends(self) -> list[BatchSizeTrials]:
+        return [group for group in (self.low, self.high) if group is not None]
 
     def untried(self, batch_sizes: Sequence[int], octaves: float) -> list[list[int]]:
         """On either side, the batch sizes between the best and an end that is further away."""
@@ -109,8 +109,8 @@ def seeds_left(
     return [seed for seed in seeds if seed not in run and (batch_size, seed) not in failed]
 
 
-def points(trials: Iterable[Trial]) -> list[Point]:
+def group_by_batch_size(trials: Iterable[Trial]) -> list[BatchSizeTrials]:
     """By batch size, in rising order, whatever that of the trials."""
     ordered = sorted(trials, key=lambda trial: (trial.batch_size, trial.seed, trial.steps_run))
     groups = groupby(ordered, lambda trial: trial.batch_size)
-    return [Point(batch_size, tuple(same)) for batch_size, same in groups]
+    return [BatchSizeTrials(batch_size, tuple(same)) for batch_size, same in groups]

@@ -39,7 +39,7 @@ class Combination:
         stored = {cell: run for cell, cfg in self.configs.items() if (run := stored_run(cfg))}
         answers = self._answers(stored)
         reached = {cell: found for cell, found in answers.items() if found.steps is not None}
-        self.most_sfo.write(self.search.most_sfo(_trials(reached)))
+        self.most_sfo.write(self.search.sfo_limit(_trials(reached)))
         self.answers = self._answers(stored)  # some may be beyond the bound now
 
     def _answers(self, stored: dict[Cell, Run]) -> dict[Cell, Result]:
@@ -66,7 +66,7 @@ class Combination:
         bound, costs = self.most_sfo.read(), ""
         if reached and bound is not None:
             costs = f" Least K·b: {min(reached):,}, given up beyond {bound:,.0f}."
-        return f"{self.name}: {self.verdict().told}{costs}"
+        return f"{self.name}: {self.verdict().summary}{costs}"
 
 
 def _trials(answers: dict[Cell, Result]) -> list[Trial]:
@@ -112,7 +112,7 @@ def combinations(
                 f"batch_size={size}",
                 f"seed={seed}",
                 "sweep.part=round",
-                *([bound] if search.gives_up(seed) else []),
+                *([bound] if search.limit_applies(seed) else []),
             )
             for effective, size in sizes.items()
             for seed in seeds

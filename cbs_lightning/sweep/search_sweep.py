@@ -113,7 +113,7 @@ class SearchSweep(Sweep):
                     publish_answer(each.configs[cell])
         self.report(configs, list(found.values()))
         for each in self.combinations:
-            print_line(f"{each.name}: {each.verdict().told}")
+            print_line(f"{each.name}: {each.verdict().summary}")
         if limit is not None:
             names = ", ".join(each.name for each in self._unknown())
             print_line(
