@@ -4,10 +4,9 @@ import os
 import re
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -15,17 +14,22 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from cbs_lightning import imports as frameworks
-from cbs_lightning.config.composition import BASIC, complete, compose, compose_whole
+from cbs_lightning.config.composition import complete, compose_whole
+from cbs_lightning.config.identity import run_directory, run_title
+from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.console import INTERRUPTED, print_line
 from cbs_lightning.errors import UserError
+from cbs_lightning.imports import load_frameworks
 from cbs_lightning.results.locks import BusyError
 from cbs_lightning.results.result import Result, Status, describe
 from cbs_lightning.results.store import ERROR
 from cbs_lightning.search import settings as search_settings
 from cbs_lightning.signals import TO_STOP, hand_over
-from cbs_lightning.sweep.live.board import Phase, printing_beside_table, tell
+from cbs_lightning.sweep.sweeper import BASIC
 from cbs_lightning.training.interrupted import Interrupted
+
+if TYPE_CHECKING:
+    from cbs_lightning.sweep.job import SweepJob
 
 SEARCH = "critical_batch"  # the sweeper
 GROUP_CHOICE = r"(data|model|optimizer|hydra/sweeper|hydra/launcher)=\w+|hydra\.searchpath=.*"
@@ -37,63 +41,87 @@ def run_job(cfg: DictConfig) -> Result | UserError | None:
     In a sweep a job that was not begun because the sweep stops returns None, one that failed the
     reason, and one that another process works on `BusyError`.
     """
-    stop_file = Path(cfg.sweep.stop_file) if cfg.sweep.stop_file else None
-    if stop_file is not None:
-        # A worker leaves these to the sweep, also where they are sent to all of a group.
-        for number in TO_STOP:
-            signal.signal(number, signal.SIG_IGN)
-        if stop_file.exists():
-            return None
-    with printing_beside_table(cfg):
-        return _run_job(cfg, stop_file)
+    return _run_in_sweep(cfg) if cfg.sweep else _run_alone(cfg)
 
 
-def _run_job(cfg: DictConfig, stop_file: Path | None) -> Result | UserError | None:
-    tell(cfg, phase=Phase.RUNNING, began=time.time())
+def _run_alone(cfg: DictConfig) -> Result:
+    completed = _completed(cfg)
     try:
-        completed = complete(cfg, HydraConfig.get())
-        _check_alone(completed)
+        _check_alone()
     except UserError as error:
         sys.exit(f"error: {error}")
-    # Only now, so that a mistake that Hydra finds is told at once.
-    frameworks.load()
-    from cbs_lightning.training.run import run, run_directory, run_title
+    # Only now, so that a mistake that Hydra finds is reported at once.
+    load_frameworks()
+    from cbs_lightning.training.run import run
 
-    title = run_title(completed)
     try:
         return run(completed)
     except Interrupted as interrupted:
-        tell(cfg, phase=Phase.FINISHED, status=Status.INTERRUPTED)
-        print_line(f"{title}: {describe(interrupted.result)}; the same command goes on")
-        if stop_file is not None:
+        _print_interrupted(run_title(completed), interrupted.result)
+        if interrupted.signal_number == signal.SIGUSR2:
+            hand_over(signal.SIGUSR2)
+        sys.exit(interrupted.exit_code)
+    except UserError as error:
+        sys.exit(f"error: {error}")
+
+
+def _run_in_sweep(cfg: DictConfig) -> Result | UserError | None:
+    load_frameworks()
+    from cbs_lightning.sweep.job import SweepJob
+
+    job = SweepJob.parse(cfg.sweep)
+    if job.leaves_signals:
+        # A worker leaves these to the sweep, also where they are sent to all of a group.
+        for number in TO_STOP:
+            signal.signal(number, signal.SIG_IGN)
+    if job.stop_requested():
+        return None
+    with job.printing_beside_table():
+        job.began()
+        return _run_job(_completed(cfg), job)
+
+
+def _run_job(cfg: RunConfig, job: "SweepJob") -> Result | UserError:
+    from cbs_lightning.training.run import run
+
+    title = job.title(run_title(cfg))
+    try:
+        return run(cfg, job)
+    except Interrupted as interrupted:
+        job.ended(Status.INTERRUPTED)
+        _print_interrupted(title, interrupted.result)
+        if job.leaves_signals:
             return interrupted.result
         if interrupted.signal_number == signal.SIGUSR2:
             hand_over(signal.SIGUSR2)
         sys.exit(interrupted.exit_code)
     except BusyError as busy:
-        if not completed.sweep.jobs:
-            sys.exit(f"error: {busy}")
-        tell(cfg, phase=Phase.WAITING)
+        job.postponed()
         print_line(f"{title}: another process works on it; comes last")
         return busy
     except UserError as error:
-        if not completed.sweep.jobs:
-            sys.exit(f"error: {error}")
         reason = str(error)
     except Exception as error:
-        if not completed.sweep.jobs:
-            raise
-        where = run_directory(completed) / ERROR
+        where = run_directory(cfg) / ERROR
         reason = f"{type(error).__name__}: {_one_line(str(error))}; see {where}"
-    tell(cfg, phase=Phase.FINISHED, status=Status.FAILED)
+    job.ended(Status.FAILED)
     print_line(f"{title}: failed: {reason}")
     return UserError(reason)
 
 
-def _check_alone(cfg: DictConfig) -> None:
+def _completed(cfg: DictConfig) -> RunConfig:
+    try:
+        return complete(cfg, HydraConfig.get())
+    except UserError as error:
+        sys.exit(f"error: {error}")
+
+
+def _print_interrupted(title: str, result: Result) -> None:
+    print_line(f"{title}: {describe(result)}; the same command goes on")
+
+
+def _check_alone() -> None:
     """A run of its own is no search, and no launcher's."""
-    if cfg.sweep.jobs:
-        return
     choices = HydraConfig.get().runtime.choices
     if choices["hydra/sweeper"] == SEARCH:
         raise UserError(f"hydra/sweeper={SEARCH}: a search needs -m")
@@ -187,7 +215,7 @@ def _siblings(key: str) -> str:
     GlobalHydra.instance().clear()
     groups = [word for word in sys.argv[1:] if re.fullmatch(GROUP_CHOICE, word)]
     try:
-        cfg = compose_whole(groups) if key.startswith("hydra.") else compose(groups)
+        cfg = compose_whole(groups)
     except (HydraException, OmegaConfBaseException, UserError):
         return "see python train.py --help"
     node = OmegaConf.select(cfg, parent) if parent else cfg
@@ -196,7 +224,7 @@ def _siblings(key: str) -> str:
         node = OmegaConf.select(cfg, parent) if parent else cfg
     if not isinstance(node, DictConfig):
         return f"none, {parent} is {node}"
-    hidden = ("names", "sweep", "_target_", "_partial_")
+    hidden = ("hydra", "sweep", "_target_", "_partial_")
     names = sorted(f"{parent}.{name!s}".lstrip(".") for name in node if name not in hidden)
     return ", ".join(names) + _of_a_search(key)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from cbs_lightning import imports as frameworks
+from cbs_lightning.imports import load_frameworks
 from cbs_lightning.results.result import Result
-from cbs_lightning.search.settings import checked
+from cbs_lightning.search.settings import parse_settings
 from cbs_lightning.sweep.sweeper import JobSweeper
 
 
@@ -25,10 +25,10 @@ class CriticalBatchSweeper(JobSweeper):
         self.settings = settings
 
     def sweep(self, arguments: list[str]) -> list[Result | None]:
-        settings = checked(**self.settings)
+        settings = parse_settings(**self.settings)
         configs = {job: self.config_of(job) for job in self.jobs(arguments)}
-        # Only now, so that a mistake that Hydra finds is told at once.
-        frameworks.load()
+        # Only now, so that a mistake that Hydra finds is reported at once.
+        load_frameworks()
         from cbs_lightning.sweep.search_sweep import SearchSweep
 
         search = SearchSweep(self.hydra_context, self.task_function, self.config)

@@ -3,7 +3,7 @@
 Hydra imports it for a run of its own as well, so that nothing here may take long to import.
 """
 
-from cbs_lightning import imports as frameworks
+from cbs_lightning.imports import load_frameworks
 from cbs_lightning.results.result import Result
 from cbs_lightning.sweep.sweeper import JobSweeper
 
@@ -13,10 +13,10 @@ class GridSweeper(JobSweeper):
 
     def sweep(self, arguments: list[str]) -> list[Result | None]:
         configs = {job: self.config_of(job) for job in self.jobs(arguments)}
-        # Only now, so that a mistake that Hydra finds is told at once.
-        frameworks.load()
+        # Only now, so that a mistake that Hydra finds is reported at once.
+        load_frameworks()
         from cbs_lightning.sweep.sweep import Sweep
-        from cbs_lightning.sweep.tuning import expanded
+        from cbs_lightning.sweep.tuning import expand
 
-        configs = expanded(configs, self.config_of)
+        configs = expand(configs, self.config_of)
         return Sweep(self.hydra_context, self.task_function, self.config).run(configs)

@@ -14,7 +14,7 @@ from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn
 from hydra_plugins.hydra_submitit_launcher.submitit_launcher import BaseSubmititLauncher
 
-from cbs_lightning.config.composition import complete
+from cbs_lightning.config import complete
 from cbs_lightning.console import count_of, print_line
 from cbs_lightning.errors import ConfigError, UserError
 from cbs_lightning.signals import TO_STOP, hand_over, held_back
@@ -23,7 +23,7 @@ from cbs_lightning.sweep.slurm import queue as slurm
 if TYPE_CHECKING:
     from cbs_lightning.sweep.slurm.jobs import RunJob
 
-TOLD = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # how a run exits that was told to stop
+ASKED_TO_STOP = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # how a run exits that was told to stop
 
 
 class SlurmLauncher(BaseSubmititLauncher):  # type: ignore[misc]
@@ -41,8 +41,8 @@ class SlurmLauncher(BaseSubmititLauncher):  # type: ignore[misc]
             returned: JobReturn = super().__call__(*arguments)
             return returned
         except (SystemExit, KeyboardInterrupt) as ended:
-            told = isinstance(ended, KeyboardInterrupt) or ended.code in TOLD
-            if told and _has_only_been_told():
+            asked = isinstance(ended, KeyboardInterrupt) or ended.code in ASKED_TO_STOP
+            if asked and _goes_on():
                 hand_over(signal.SIGUSR2)
             raise
 
@@ -58,8 +58,8 @@ class SlurmLauncher(BaseSubmititLauncher):  # type: ignore[misc]
             for job in left:
                 job.find(queue)
             if earlier := [job for job in left if job.earlier]:
-                told = count_of(len(earlier), "job")
-                print_line(f"{told} in SLURM's queue already: {slurm_jobs.ids(earlier)}")
+                number = count_of(len(earlier), "job")
+                print_line(f"{number} in SLURM's queue already: {slurm_jobs.ids(earlier)}")
             try:
                 if new := [job for job in left if not job.earlier]:
                     with held_back(), _kept_from_programs():
@@ -77,11 +77,12 @@ class SlurmLauncher(BaseSubmititLauncher):  # type: ignore[misc]
         return [job.returned() for job in jobs]
 
     def _run_job(self, overrides: list[str]) -> "RunJob":
+        from cbs_lightning.sweep.job import SweepJob
         from cbs_lightning.sweep.slurm.jobs import RunJob
 
         assert self.config is not None and self.hydra_context is not None
         cfg = self.hydra_context.config_loader.load_sweep_config(self.config, overrides)
-        return RunJob(overrides, complete(cfg, cfg.hydra))
+        return RunJob(overrides, complete(cfg, cfg.hydra), SweepJob.parse(cfg.sweep))
 
     def _submit(self, jobs: Sequence["RunJob"], first: int) -> None:
         study = jobs[0].directory.parent
@@ -115,7 +116,7 @@ def _kept_from_programs() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _has_only_been_told() -> bool:
+def _goes_on() -> bool:
     """Whether SLURM has this job as one that goes on."""
     from submitit import JobEnvironment
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import DictConfig
 
 import cbs_lightning.training.run
 from cbs_lightning.cli import one_line_errors
 from cbs_lightning.config.composition import compose
+from cbs_lightning.config.schema import RunConfig
 from tests.forks import Forks
 from train import train
 
@@ -70,7 +70,7 @@ def seed_1_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """Training with that seed does."""
     train_run = cbs_lightning.training.run.train
 
-    def fails(cfg: DictConfig, *rest: Any) -> Any:
+    def fails(cfg: RunConfig, *rest: Any) -> Any:
         if cfg.seed == 1:
             raise RuntimeError("the roof\nfell in")
         return train_run(cfg, *rest)
@@ -86,10 +86,10 @@ def forks() -> Iterator[Forks]:
 
 
 @pytest.fixture
-def tiny(tmp_path: Path) -> Callable[..., DictConfig]:
+def tiny(tmp_path: Path) -> Callable[..., RunConfig]:
     """A completed configuration of a run that takes milliseconds."""
 
-    def config(*overrides: str) -> DictConfig:
+    def config(*overrides: str) -> RunConfig:
         return compose([*TINY, f"output_dir={tmp_path}", *overrides])
 
     return config

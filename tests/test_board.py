@@ -10,9 +10,10 @@ import pytest
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from cbs_lightning.results.result import Status
+from cbs_lightning.sweep.job import SweepJob
 from cbs_lightning.sweep.live import table as live_table
 from cbs_lightning.sweep.live import watcher as watching
-from cbs_lightning.sweep.live.board import SAID, Board, JobState, Lines, Phase
+from cbs_lightning.sweep.live.board import LINES, Board, JobState, Lines, Phase
 from cbs_lightning.sweep.live.time_left import sweep_seconds_left
 from cbs_lightning.sweep.live.watcher import Watcher
 from cbs_lightning.sweep.sweep import Sweep
@@ -25,13 +26,15 @@ def waiting(job: int, variant: str = "adam", batch_size: int = 64) -> JobState:
 
 def finished(seconds: float, job: int = 1, status: Status = Status.REACHED, **kind) -> JobState:
     state = waiting(job, **kind)
-    return replace(state, phase=Phase.FINISHED, status=status, began=1000.0, told=1000.0 + seconds)
+    return replace(
+        state, phase=Phase.FINISHED, status=status, began=1000.0, updated=1000.0 + seconds
+    )
 
 
 def running(seconds: float, left: float | None, job: int = 2, **kind) -> JobState:
     state = waiting(job, **kind)
     return replace(
-        state, phase=Phase.RUNNING, began=1000.0, told=1000.0 + seconds, seconds_left=left
+        state, phase=Phase.RUNNING, began=1000.0, updated=1000.0 + seconds, seconds_left=left
     )
 
 
@@ -39,13 +42,13 @@ def test_what_a_job_tells_is_what_others_read(tmp_path):
     board, other = Board(tmp_path), Board(tmp_path)
     board.plan([waiting(1), waiting(2, "sgd lr=0.1", 4)])
     assert other.jobs() == [waiting(1), waiting(2, "sgd lr=0.1", 4)]
-    board.tell(2, phase=Phase.RUNNING, began=5.0)
-    board.tell(2, steps=7, loss=0.5)
+    board.update(2, phase=Phase.RUNNING, began=5.0)
+    board.update(2, steps=7, loss=0.5)
     first, second = other.jobs()
     assert first == waiting(1)
     assert (second.phase, second.began, second.steps, second.loss) == (Phase.RUNNING, 5.0, 7, 0.5)
-    assert (second.variant, second.batch_size) == ("sgd lr=0.1", 4) and second.told > 5.0
-    board.tell(2, phase=Phase.FINISHED, status=Status.DIVERGED, loss=math.nan)
+    assert (second.variant, second.batch_size) == ("sgd lr=0.1", 4) and second.updated > 5.0
+    board.update(2, phase=Phase.FINISHED, status=Status.DIVERGED, loss=math.nan)
     second = other.jobs()[1]
     assert second.phase is Phase.FINISHED and second.status is Status.DIVERGED
     assert second.loss is not None and math.isnan(second.loss)
@@ -54,13 +57,13 @@ def test_what_a_job_tells_is_what_others_read(tmp_path):
 def test_a_board_that_cannot_be_written_or_read_does_no_harm(tmp_path):
     board = Board(tmp_path / "gone")
     board.plan([waiting(1)])
-    board.tell(1, steps=3)
+    board.update(1, steps=3)
     assert board.jobs() == [] and board.new_lines() == []
     board = Board(tmp_path)
     board.plan([waiting(1)])
     assert board.jobs() == [waiting(1)]
     (tmp_path / "1.json").write_text("{")
-    board.tell(1, steps=3)
+    board.update(1, steps=3)
     assert board.jobs() == [waiting(1)]
 
 
@@ -69,7 +72,7 @@ def test_lines_are_read_once_and_whole(tmp_path):
     assert not board.live
     board.go_live()
     assert board.live and board.new_lines() == []
-    with (tmp_path / SAID).open("a") as said:
+    with (tmp_path / LINES).open("a") as said:
         print("one\ntwo\nthr", file=said, end="", flush=True)
         assert board.new_lines() == ["one", "two"]
         print("ee", file=said, flush=True)
@@ -78,12 +81,12 @@ def test_lines_are_read_once_and_whole(tmp_path):
 
 
 def test_what_cannot_be_printed_is_lost(tmp_path):
-    with Lines(tmp_path / "gone" / SAID) as said:
+    with Lines(tmp_path / "gone" / LINES) as said:
         print("one", file=said, flush=True)
-    with Lines(tmp_path / SAID) as said:
+    with Lines(tmp_path / LINES) as said:
         print("two\nthree\nfo", file=said, end="")
-        assert (tmp_path / SAID).read_text() == "two\nthree\n"
-    assert (tmp_path / SAID).read_text() == "two\nthree\nfo\n"
+        assert (tmp_path / LINES).read_text() == "two\nthree\n"
+    assert (tmp_path / LINES).read_text() == "two\nthree\nfo\n"
 
 
 @pytest.mark.parametrize(
@@ -137,7 +140,7 @@ def test_a_slow_listener_does_not_slow_others_down(tmp_path, monkeypatch):
     with Watcher(board, on_finished=[slow, quick]):
         for job in (1, 2):
             called.clear()
-            board.tell(job, phase=Phase.FINISHED, status=Status.REACHED)
+            board.update(job, phase=Phase.FINISHED, status=Status.REACHED)
             assert called.wait(20)
         assert calls == {"slow": 1, "quick": 2}
 
@@ -156,9 +159,9 @@ def test_who_wants_to_know_of_finished_jobs_is_called(tmp_path, monkeypatch, cap
         called.set()
 
     with Watcher(board, on_finished=[fails, counting]):
-        board.tell(1, phase=Phase.FINISHED, status=Status.REACHED)
+        board.update(1, phase=Phase.FINISHED, status=Status.REACHED)
         assert called.wait(60)
-        board.tell(2, phase=Phase.FINISHED, status=Status.REACHED)
+        board.update(2, phase=Phase.FINISHED, status=Status.REACHED)
     assert counts == [1, 2]
     assert capsys.readouterr().out == "warning: fails: RuntimeError: no room\n"
     assert not any(thread.name == "cbs-watcher" for thread in threading.enumerate())
@@ -166,13 +169,13 @@ def test_who_wants_to_know_of_finished_jobs_is_called(tmp_path, monkeypatch, cap
 
 def test_a_sweep_calls_them_also_without_a_terminal(cli, tmp_path, monkeypatch):
     calls = []
-    prepare = Sweep.__init__
+    launch = Sweep.launch
 
-    def init(self, *arguments):
-        prepare(self, *arguments)
-        self.on_finished.append(lambda: calls.append(threading.current_thread().name))
+    def listened(self, configs, concurrency, listeners):
+        listener = lambda: calls.append(threading.current_thread().name)  # noqa: E731
+        return launch(self, configs, concurrency, [*listeners, listener])
 
-    monkeypatch.setattr(Sweep, "__init__", init)
+    monkeypatch.setattr(Sweep, "launch", listened)
     outcome = cli("-m", *TINY, "stop.max_steps=2", "seed=0,1", f"output_dir={tmp_path}")
     assert outcome.code == 0, outcome.err
     assert calls and set(calls) == {"cbs-watcher"}
@@ -223,15 +226,15 @@ def test_jobs_of_a_worker_that_died_wait_or_failed(cli, tmp_path, monkeypatch, l
 
         def launch(self, job_overrides, initial_job_idx):
             (board,) = {
-                override.partition("=")[2].strip("'")
+                SweepJob.parse(override.partition("=")[2].strip("'")).board_directory
                 for job in job_overrides
                 for override in job
-                if override.startswith("sweep.board=")
+                if override.startswith("sweep=")
             }
             for number in range(1, 3):
                 states.append([job.phase for job in Board(tmp_path / board).jobs()])
                 if len(job_overrides) == 2:
-                    Board(tmp_path / board).tell(number, phase=Phase.RUNNING)
+                    Board(tmp_path / board).update(number, phase=Phase.RUNNING)
             raise TerminatedWorkerError("killed")
 
     states: list[list[Phase]] = []

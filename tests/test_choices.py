@@ -3,33 +3,30 @@ import math
 import pytest
 
 from cbs_lightning.config.composition import compose
+from cbs_lightning.config.identity import run_directory
 from cbs_lightning.results.checkpoints import Checkpoint
 from cbs_lightning.results.store import read_run
-from cbs_lightning.training.choices import resolve
-from cbs_lightning.training.run import check_run, run, run_directory
+from cbs_lightning.training.choices import choose
+from cbs_lightning.training.operations import operations_of_step
+from cbs_lightning.training.run import check_run, run
 from cbs_lightning.training.threads import WORTH_SHARING
-from cbs_lightning.training.work import operations_of_step
+from tests.sweep_jobs import sweep_job
 
 
-def resolved(*overrides, checkpoint=None, stored=None, operations=WORTH_SHARING):
-    cfg = compose(list(overrides))
-    resolve(cfg, checkpoint, stored, lambda: operations)
-    return cfg
+def resolved(*overrides, checkpoint=None, stored=None, sharing=1, operations=WORTH_SHARING):
+    return choose(compose(list(overrides)), checkpoint, stored, sharing, lambda: operations)
 
 
 @pytest.mark.parametrize(
-    ("overrides", "expected"),
-    [
-        ([], 8),
-        (["sweep.workers=3"], 2),
-        (["sweep.workers=16"], 1),
-        (["threads=5", "sweep.workers=16"], 5),
-    ],
+    ("overrides", "workers", "expected"),
+    [([], 1, 8), ([], 3, 2), ([], 16, 1), (["threads=5"], 16, 5)],
 )
-def test_threads_are_shared_between_workers(monkeypatch, overrides, expected):
+def test_threads_are_shared_between_workers(monkeypatch, overrides, workers, expected):
     monkeypatch.setattr("cbs_lightning.training.threads.cores", lambda: 8)
-    assert resolved(*overrides).threads == expected
-    assert resolved(*overrides, "micro_batch_size=auto").micro_batch_size == "auto"
+    sharing = sweep_job(workers=workers).sharing
+    assert resolved(*overrides, sharing=sharing).threads == expected
+    auto = resolved(*overrides, "micro_batch_size=auto", sharing=sharing)
+    assert auto.micro_batch_size == "auto"
 
 
 def test_small_steps_get_one_thread(monkeypatch):

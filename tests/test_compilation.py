@@ -8,13 +8,14 @@ from torch import nn
 from cbs_lightning.config import checks
 from cbs_lightning.config.checks import check
 from cbs_lightning.config.composition import compose
+from cbs_lightning.config.identity import run_directory
 from cbs_lightning.errors import ConfigError
 from cbs_lightning.models import Classifier
 from cbs_lightning.results import store
 from cbs_lightning.results.result import Status
 from cbs_lightning.results.store import read_run
-from cbs_lightning.training.run import run, run_directory
-from cbs_lightning.training.train import Interrupted
+from cbs_lightning.training.interrupted import Interrupted
+from cbs_lightning.training.run import run
 from tests.conftest import TINY
 from tests.test_run import interrupt_after
 

@@ -4,9 +4,9 @@ import pytest
 from hydra.utils import instantiate
 
 from cbs_lightning.config.checks import check
-from cbs_lightning.config.composition import CONF_DIR, compose, config_hash
+from cbs_lightning.config.composition import CONF_DIR, compose
+from cbs_lightning.config.identity import config_hash, run_directory
 from cbs_lightning.errors import ConfigError, UserError
-from cbs_lightning.training.run import run_directory
 
 
 def options(group: str) -> list[str]:

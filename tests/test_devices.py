@@ -7,30 +7,33 @@ import signal
 import sys
 import time
 from collections import Counter
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 
+from cbs_lightning.callbacks.job import Alone, Gpu
 from cbs_lightning.callbacks.timed_checkpoint import TimedCheckpoint
 from cbs_lightning.config import checks
-from cbs_lightning.config.composition import compose, config_hash
+from cbs_lightning.config.composition import compose
+from cbs_lightning.config.identity import config_hash, run_directory
 from cbs_lightning.errors import ConfigError
 from cbs_lightning.results import provenance as record
 from cbs_lightning.results.locks import BusyError
 from cbs_lightning.results.result import Status
 from cbs_lightning.results.store import read_run
 from cbs_lightning.sweep import gpus
-from cbs_lightning.sweep.concurrency import AtATime, automatic
-from cbs_lightning.sweep.gpus import disagreement, gpu_title, own_gpu, slot_directory, visible_gpus
-from cbs_lightning.sweep.launching import chosen
+from cbs_lightning.sweep.concurrency import automatic
+from cbs_lightning.sweep.gpus import disagreement, gpu_title, slot_directory, visible_gpus
+from cbs_lightning.sweep.launching import concurrency_of
 from cbs_lightning.training.memory import automatic_slice
-from cbs_lightning.training.run import run, run_directory
+from cbs_lightning.training.run import run
 from cbs_lightning.training.threads import cores
 from tests import simulated_gpus
 from tests.conftest import TINY
 from tests.simulated_gpus import events, simulate
+from tests.sweep_jobs import sweep_job
 from tests.test_cli import ROOT
 from tests.test_jobs import configs, sweep_with
 from tests.test_memory import made
@@ -78,7 +81,7 @@ def test_a_gpu_is_called_as_the_user_calls_it(seen):
 def test_as_many_at_a_time_as_gpus_have_room_for(seen):
     def told(gpus, *overrides, count=10):
         seen(gpus)
-        return str(chosen(sweep_with("basic"), configs(*overrides, count=count)))
+        return str(concurrency_of(sweep_with("basic"), configs(*overrides, count=count)))
 
     auto = "jobs=auto"
     assert told(1, auto) == "1 at a time (on a GPU)"
@@ -95,23 +98,23 @@ def test_as_many_at_a_time_as_gpus_have_room_for(seen):
     assert told(0, "jobs=3", "jobs_per_gpu=2") == "3 at a time (jobs=3)"
     joblib = sweep_with("joblib", n_jobs=4)
     seen(2)
-    assert str(chosen(joblib, configs("jobs=auto"))) == (
+    assert str(concurrency_of(joblib, configs("jobs=auto"))) == (
         "4 at a time (hydra.launcher.n_jobs=4: 2 GPUs, 2 jobs each)"
     )
 
 
 def test_who_hands_out_no_gpus(seen, monkeypatch):
     seen(4)
-    cluster = chosen(sweep_with("submitit_slurm"), configs("jobs=auto"))
-    assert cluster == AtATime(1, "in each process of submitit_slurm", gpus=0)
+    cluster = concurrency_of(sweep_with("submitit_slurm"), configs("jobs=auto"))
+    assert cluster == Concurrency(1, "in each process of submitit_slurm", gpus=0)
     on_cpu = configs("jobs=auto", "trainer.accelerator=cpu")
-    assert chosen(sweep_with("basic"), on_cpu).gpus == 0
+    assert concurrency_of(sweep_with("basic"), on_cpu).gpus == 0
     assert automatic(on_cpu).runs == min(10, cores())
     monkeypatch.setitem(checks.GPUS, "cuda", lambda: False)
     monkeypatch.setitem(checks.GPUS, "mps", lambda: True)
-    assert chosen(sweep_with("basic"), configs("jobs=auto", "jobs_per_gpu=3")) == AtATime(
-        1, "on a GPU", gpus=0
-    )
+    assert concurrency_of(
+        sweep_with("basic"), configs("jobs=auto", "jobs_per_gpu=3")
+    ) == Concurrency(1, "on a GPU", gpus=0)
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "auto", "null", "true"])
@@ -123,33 +126,35 @@ def test_a_bad_number_of_jobs_per_gpu(value):
 def test_a_sweep_has_one_number_of_jobs_per_gpu():
     several = [*configs("jobs_per_gpu=1", count=1), *configs("jobs_per_gpu=2", count=1)]
     with pytest.raises(ConfigError, match=r"jobs_per_gpu=1,2: a sweep has one value of it"):
-        chosen(sweep_with("basic"), several)
+        concurrency_of(sweep_with("basic"), several)
 
 
-def job(slots, workers=4, gpus=2, accelerator="auto"):
-    sweep = {"slots": str(slots), "workers": workers, "gpus": gpus,
-             "stop_file": str(slots / "stop")}  # fmt: skip
-    return OmegaConf.create({"sweep": sweep, "trainer": {"accelerator": accelerator}})
+@contextmanager
+def own_gpu(slots, workers=4, gpus=2, device_type="cuda"):
+    """torch's number of the GPU that a job has meanwhile."""
+    stop_file = str(slots / "stop")
+    job = sweep_job(slots=str(slots), workers=workers, gpus=gpus, stop_file=stop_file)
+    with job.gpu(device_type) as gpu:
+        yield gpu.number if gpu is not None else None
 
 
 def test_each_gpu_has_a_job_before_one_has_two(seen):
     seen(2)
     with slot_directory() as slots:
-        cfg = job(slots)
-        with own_gpu(cfg) as first, own_gpu(cfg) as second:
-            with own_gpu(cfg) as third, own_gpu(cfg) as fourth:
+        with own_gpu(slots) as first, own_gpu(slots) as second:
+            with own_gpu(slots) as third, own_gpu(slots) as fourth:
                 assert [first, second, third, fourth] == [0, 1, 0, 1]
-            with pytest.raises(RuntimeError), own_gpu(cfg) as again:
+            with pytest.raises(RuntimeError), own_gpu(slots) as again:
                 raise RuntimeError
-            with own_gpu(cfg) as freed:
+            with own_gpu(slots) as freed:
                 assert freed == again == 0
-        with own_gpu(job(slots, accelerator="cpu")) as none:
+        with own_gpu(slots, device_type="cpu") as none:
             assert none is None
     assert not slots.exists()
 
 
-def hold(cfg, held):
-    with own_gpu(cfg) as gpu:
+def hold(slots, held):
+    with own_gpu(slots, workers=2) as gpu:
         held.put(gpu)
         time.sleep(600)
 
@@ -159,15 +164,14 @@ def test_the_gpu_of_a_killed_process_is_free_again(seen, monkeypatch):
     fork = multiprocessing.get_context("fork")
     held = fork.SimpleQueue()
     with slot_directory() as slots:
-        cfg = job(slots, workers=2)
-        holder = fork.Process(target=hold, args=(cfg, held))
+        holder = fork.Process(target=hold, args=(slots, held))
         holder.start()
         assert held.get() == 0
-        with own_gpu(cfg) as second:
+        with own_gpu(slots, workers=2) as second:
             assert second == 1
             # All are taken, so the next one waits.
             monkeypatch.setattr(gpus.time, "sleep", lambda _: holder.kill())
-            with own_gpu(cfg) as freed:
+            with own_gpu(slots, workers=2) as freed:
                 assert freed == 0
         holder.join()
         assert holder.exitcode == -signal.SIGKILL
@@ -176,9 +180,12 @@ def test_the_gpu_of_a_killed_process_is_free_again(seen, monkeypatch):
 def test_no_job_waits_for_a_gpu_when_the_sweep_stops(seen):
     seen(2)
     with slot_directory() as slots:
-        cfg = job(slots, workers=1)
         (slots / "stop").touch()
-        with own_gpu(cfg), pytest.raises(BusyError, match="sweep stopped"), own_gpu(cfg):
+        with (
+            own_gpu(slots, workers=1),
+            pytest.raises(BusyError, match="sweep stopped"),
+            own_gpu(slots, workers=1),
+        ):
             pass
 
 
@@ -191,22 +198,12 @@ def simulated(monkeypatch, tmp_path):
 
     def config(gpu, *overrides):
         cfg = compose([*TINY, *given, f"output_dir={tmp_path / 'out'}", *overrides])
-        monkeypatch.setattr("cbs_lightning.training.run.own_gpu", lambda _: _given(gpu))
+        given_gpu = None if gpu is None else Gpu(gpu, gpu_title(gpu))
+        monkeypatch.setattr(Alone, "gpu", lambda *_: nullcontext(given_gpu))
         return cfg
 
     with mode:
         yield SimpleNamespace(config=config, used=mode.used)
-
-
-class _given(SimpleNamespace):  # noqa: N801
-    def __init__(self, gpu):
-        super().__init__(gpu=gpu)
-
-    def __enter__(self):
-        return self.gpu
-
-    def __exit__(self, *_):
-        pass
 
 
 def test_a_run_touches_no_gpu_but_its_own(simulated):
@@ -355,7 +352,7 @@ def test_an_interrupted_sweep_goes_on_over_other_gpus(tmp_path, monkeypatch):
 
 def test_a_slice_is_tried_on_the_runs_own_gpu(monkeypatch):
     mode = simulate(2, monkeypatch)
-    monkeypatch.setattr(torch.random, "fork_rng", lambda devices: _given(devices))
+    monkeypatch.setattr(torch.random, "fork_rng", lambda devices: nullcontext(devices))
     torch.cuda.set_device(torch.device("cuda", 1))
     with mode:
         assert automatic_slice(made(), torch.device("cuda", 1), (1, 8, 8), 16, 1) is None

@@ -5,11 +5,12 @@ import torch
 from omegaconf import OmegaConf
 
 from cbs_lightning.config import checks
-from cbs_lightning.config.composition import compose, config_hash
+from cbs_lightning.config.composition import compose
+from cbs_lightning.config.identity import config_hash
 from cbs_lightning.errors import ConfigError
 from cbs_lightning.sweep import concurrency as jobs
 from cbs_lightning.sweep.concurrency import COMPILER, PROCESS, Need, at_a_time, automatic, needs
-from cbs_lightning.sweep.launching import chosen
+from cbs_lightning.sweep.launching import concurrency_of
 from cbs_lightning.training import system_memory
 from cbs_lightning.training.memory import USABLE, peak_of_batch, peak_of_step
 from tests.conftest import TINY
@@ -167,25 +168,30 @@ def sweep_with(launcher, *overrides, **settings):
 
 def test_a_launcher_that_is_named_decides(machine):
     machine(cores=8)
-    assert chosen(sweep_with("basic"), configs("jobs=auto")).runs == 8
-    assert chosen(sweep_with("basic"), configs("jobs=3")).runs == 3
-    assert chosen(sweep_with("basic"), configs("jobs=30")).runs == 10
+    assert concurrency_of(sweep_with("basic"), configs("jobs=auto")).runs == 8
+    assert concurrency_of(sweep_with("basic"), configs("jobs=3")).runs == 3
+    assert concurrency_of(sweep_with("basic"), configs("jobs=30")).runs == 10
     typed = sweep_with("basic", "hydra/launcher=basic", _target_="somewhere.BasicLauncher")
-    assert str(chosen(typed, configs("jobs=auto"))) == "1 at a time (hydra/launcher=basic)"
+    assert str(concurrency_of(typed, configs("jobs=auto"))) == "1 at a time (hydra/launcher=basic)"
     local = sweep_with("submitit_local", _target_="somewhere.LocalLauncher")
-    assert str(chosen(local, configs("jobs=1"))) == "1 at a time (hydra/launcher=submitit_local)"
+    assert (
+        str(concurrency_of(local, configs("jobs=1")))
+        == "1 at a time (hydra/launcher=submitit_local)"
+    )
     joblib = sweep_with("joblib", "hydra.launcher.n_jobs=4", n_jobs=4)
-    assert str(chosen(joblib, configs("jobs=auto"))) == "4 at a time (hydra.launcher.n_jobs=4)"
-    assert chosen(joblib, configs("jobs=4")).runs == 4
+    assert (
+        str(concurrency_of(joblib, configs("jobs=auto"))) == "4 at a time (hydra.launcher.n_jobs=4)"
+    )
+    assert concurrency_of(joblib, configs("jobs=4")).runs == 4
     with pytest.raises(ConfigError, match=r"jobs=3: hydra.launcher.n_jobs=4 says otherwise"):
-        chosen(joblib, configs("jobs=3"))
-    assert chosen(sweep_with("joblib", n_jobs=-1), configs("jobs=3")).runs == 3
+        concurrency_of(joblib, configs("jobs=3"))
+    assert concurrency_of(sweep_with("joblib", n_jobs=-1), configs("jobs=3")).runs == 3
     cluster = sweep_with("submitit_slurm")
-    assert str(chosen(cluster, configs("jobs=auto"))) == (
+    assert str(concurrency_of(cluster, configs("jobs=auto"))) == (
         "1 at a time (in each process of submitit_slurm)"
     )
     with pytest.raises(ConfigError, match=r"jobs=3: hydra/launcher=submitit_slurm has settings"):
-        chosen(cluster, configs("jobs=3"))
+        concurrency_of(cluster, configs("jobs=3"))
 
 
 def test_how_many_at_a_time_is_no_part_of_a_run(tiny):

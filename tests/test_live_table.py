@@ -1,4 +1,4 @@
-"""A sweep in a terminal: what is drawn, and what is on a real one's screen."""
+"""A sweep in a terminal: what is draw, and what is on a real one's screen."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from rich.console import Console
 
 from cbs_lightning.results.result import Status
 from cbs_lightning.sweep.live.board import Board, JobState, Phase
-from cbs_lightning.sweep.live.table import LiveTable, bar_share, drawn, rows_shown, shortened
+from cbs_lightning.sweep.live.table import LiveTable, bar_share, draw, rows_shown, shortened
 from tests.conftest import TINY
 from tests.forks import ran
 from tests.test_signals import SLOWLY
@@ -25,18 +25,18 @@ def waiting(job: int, variant: str = "adam", batch_size: int = 64, seed: int = 0
 def running(job: int, **kind) -> JobState:
     return replace(
         waiting(job, **kind), phase=Phase.RUNNING, steps=80, max_steps=600, steps_per_epoch=20,
-        first_loss=2.3, loss=0.43, seconds_left=12.0, began=0.0, told=4.0,
+        first_loss=2.3, loss=0.43, seconds_left=12.0, began=0.0, updated=4.0,
     )  # fmt: skip
 
 
-def finished(job: int, status: Status, told: float = 9.0, **kind) -> JobState:
-    state = replace(running(job, **kind), phase=Phase.FINISHED, status=status, told=told)
+def finished(job: int, status: Status, updated: float = 9.0, **kind) -> JobState:
+    state = replace(running(job, **kind), phase=Phase.FINISHED, status=status, updated=updated)
     return replace(state, loss=0.09 if status is Status.REACHED else 1.2)
 
 
 def lines_of(jobs, width=80, height=24, workers=2) -> list[str]:
     console = Console(record=True, width=width, height=height, file=StringIO())
-    console.print(drawn(jobs, workers, 90.0, width, height), highlight=False)
+    console.print(draw(jobs, workers, 90.0, width, height), highlight=False)
     lines = console.export_text().splitlines()
     assert len(lines) < height and max(map(len, lines)) <= width
     return lines
@@ -91,7 +91,7 @@ def test_a_narrow_terminal_is_not_overrun(width):
 
 
 def test_many_jobs_show_what_matters():
-    jobs = [finished(i, Status.REACHED, told=float(i)) for i in range(1, 201)]
+    jobs = [finished(i, Status.REACHED, updated=float(i)) for i in range(1, 201)]
     jobs += [running(201), running(202), *(waiting(i) for i in range(203, 501))]
     for height in (8, 10, 24, 50):
         lines = lines_of(jobs, height=height)
@@ -107,8 +107,8 @@ def test_many_jobs_show_what_matters():
 
 def test_rows_are_the_running_the_latest_and_the_next():
     jobs = [
-        finished(1, Status.REACHED, told=5.0), finished(2, Status.REACHED, told=3.0),
-        finished(3, Status.REACHED, told=4.0), running(4), waiting(5), waiting(6),
+        finished(1, Status.REACHED, updated=5.0), finished(2, Status.REACHED, updated=3.0),
+        finished(3, Status.REACHED, updated=4.0), running(4), waiting(5), waiting(6),
     ]  # fmt: skip
     shown = {most: [job.job for job in rows_shown(jobs, most)] for most in range(1, 8)}
     assert shown == {
@@ -123,7 +123,7 @@ def test_colours_say_how_jobs_ended():
     jobs.append(replace(finished(5, Status.REACHED), known=True))
     console = Console(force_terminal=True, color_system="standard", width=80)
     with console.capture() as captured:
-        console.print(drawn(jobs, 1, 5.0, 80, 24))
+        console.print(draw(jobs, 1, 5.0, 80, 24))
     out = captured.get()
     for status, code in zip(statuses, (32, 33, 33, 31), strict=True):
         assert f"\x1b[{code}m{status}\x1b[0m" in out

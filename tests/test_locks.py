@@ -14,12 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from cbs_lightning.config.identity import run_directory
 from cbs_lightning.errors import UserError
 from cbs_lightning.results.locks import LOCK, BusyError, locked
 from cbs_lightning.results.result import Status
 from cbs_lightning.results.store import CONFIG, read_run
-from cbs_lightning.training.run import run, run_directory
+from cbs_lightning.training.run import run
 from tests.conftest import TINY
+from tests.sweep_jobs import sweep_job
 
 ROOT = Path(__file__).parents[1]
 HOLD = """
@@ -59,7 +61,7 @@ def test_waiting_ends_when_the_sweep_stops(tmp_path):
     threading.Timer(1, stop_file.touch).start()
     with (
         pytest.raises(BusyError, match="until the sweep stopped"),
-        locked(tmp_path, "run", wait=True, stop_file=stop_file),
+        locked(tmp_path, "run", wait=True, gives_up=stop_file.exists),
     ):
         pass
     holder.kill()
@@ -73,11 +75,11 @@ def test_a_run_that_is_known_needs_no_lock(tiny):
     try:
         assert run(cfg) == result
         with pytest.raises(BusyError):
-            run(tiny("stop.max_steps=4", "sweep.wait=false"))
+            run(tiny("stop.max_steps=4"), sweep_job(waits=False))
     finally:
         holder.kill()
         holder.wait()
-    assert run(tiny("stop.max_steps=4", "sweep.wait=false")).steps_run == 4
+    assert run(tiny("stop.max_steps=4"), sweep_job(waits=False)).steps_run == 4
 
 
 @pytest.mark.parametrize("at_a_time", [1, pytest.param(2, marks=pytest.mark.slow)])

@@ -16,15 +16,17 @@ from cbs_lightning.analysis.hyperparameters import hyperparameter_panels
 from cbs_lightning.analysis.lr_comparison import lr_comparisons, lr_of, tuned_curves
 from cbs_lightning.analysis.study import read
 from cbs_lightning.analysis.summary import write_summary
-from cbs_lightning.config.composition import compose, config_hash
-from cbs_lightning.optim.learning_rate import Scaling, learning_rate
+from cbs_lightning.config.composition import compose
+from cbs_lightning.config.identity import config_hash, run_directory
+from cbs_lightning.optim.learning_rate import Scaling
 from cbs_lightning.reporting.figures import write_study
 from cbs_lightning.reporting.figures.study import drawn
 from cbs_lightning.results import store
 from cbs_lightning.results.result import Status
 from cbs_lightning.results.store import read_run
 from cbs_lightning.sweep.tuning import expanded
-from cbs_lightning.training.run import run, run_directory
+from cbs_lightning.training.build import learning_rate
+from cbs_lightning.training.run import run
 from tests.conftest import TINY
 from tests.studies import make_run
 from tests.test_restart import assert_same_runs

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from cbs_lightning.config.composition import compose
+from cbs_lightning.config.identity import run_directory
 from cbs_lightning.errors import ConfigError, UserError
 from cbs_lightning.models import ResNet18, ResNet20, ResNet20Authors, TorchvisionNet
 from cbs_lightning.models.recompute import recompute_blocks
@@ -19,7 +20,7 @@ from cbs_lightning.results.result import Status
 from cbs_lightning.results.store import read_run
 from cbs_lightning.training import build, memory
 from cbs_lightning.training.memory import automatic_slice, largest_slice, peak_of_step
-from cbs_lightning.training.run import run, run_directory
+from cbs_lightning.training.run import run
 from tests.conftest import TINY
 from tests.forks import ran
 from tests.tiny import Restless, Tiny

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from cbs_lightning.config.composition import compose, config_hash
+from cbs_lightning.config.composition import compose
+from cbs_lightning.config.identity import config_hash, run_directory
 from cbs_lightning.errors import ConfigError, UserError
 from cbs_lightning.results import provenance as record
 from cbs_lightning.results.store import CONFIG, RESULT, read_run
-from cbs_lightning.training.run import run, run_directory
+from cbs_lightning.training.run import run
 from tests.conftest import TINY
 
 TRUSTED = "trusted_packages=[tests]"
@@ -81,14 +82,14 @@ def test_the_commit_is_that_of_the_code(tmp_path, monkeypatch):
 def test_the_command_line_overrides_what_is_stored(stored):
     paths = [f"repeat='{stored}'", TRUSTED]
     same = compose(paths)
-    assert (same.seed, same.batch_size, same.optimizer.momentum) == (3, 256, 0.8)
+    assert (same.seed, same.batch_size, same.optimizer["momentum"]) == (3, 256, 0.8)
     assert same.output_dir == "outputs"  # where things are is not somebody else's to say
     other = compose([*paths, "seed=4", "stop.loss=0.5", "batch_size=8"])
     assert (other.seed, other.stop.loss, other.batch_size) == (4, 0.5, 8)
-    assert other.optimizer.momentum == 0.8 and other.stop.max_steps == 6
+    assert other.optimizer["momentum"] == 0.8 and other.stop.max_steps == 6
     adam = compose([*paths, "optimizer=adam", "optimizer.lr=0.5"])
-    assert adam.names.optimizer == "adam" and adam.optimizer.betas == [0.9, 0.999]
-    assert "momentum" not in adam.optimizer and adam.optimizer.lr == 0.5
+    assert adam.names.optimizer == "adam" and adam.optimizer["betas"] == [0.9, 0.999]
+    assert "momentum" not in adam.optimizer and adam.optimizer["lr"] == 0.5
 
 
 def test_stored_configurations_can_be_swept_over(cli, tmp_path, stored):
@@ -156,7 +157,7 @@ def test_a_stored_configuration_builds_nothing_that_was_not_trusted(cli, tmp_pat
 def test_a_package_that_the_user_trusts_is_used(stored):
     with pytest.raises(ConfigError, match=r"tests\.tiny\.Tiny: a stored configuration may only"):
         compose([f"repeat='{stored}'"])
-    assert compose([f"repeat='{stored}'", TRUSTED]).model._target_ == "tests.tiny.Tiny"
+    assert compose([f"repeat='{stored}'", TRUSTED]).model["_target_"] == "tests.tiny.Tiny"
     # What is stored cannot add to the list.
     values = OmegaConf.load(stored / CONFIG)
     values.trusted_packages = ["tests"]

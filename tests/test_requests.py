@@ -4,14 +4,15 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from cbs_lightning.config.composition import compose
+from cbs_lightning.config.identity import run_directory
 from cbs_lightning.errors import ConfigError
 from cbs_lightning.models import Classifier
 from cbs_lightning.results import store
 from cbs_lightning.results.result import Request, Status, answer
 from cbs_lightning.results.store import read_run
 from cbs_lightning.results.trajectory import RuleName
-from cbs_lightning.training.run import run, run_directory
-from cbs_lightning.training.train import Interrupted
+from cbs_lightning.training.interrupted import Interrupted
+from cbs_lightning.training.run import run
 from tests.test_run import forbid_training, interrupt_after
 
 

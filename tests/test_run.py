@@ -8,14 +8,15 @@ import pytest
 import torch
 
 from cbs_lightning.callbacks import TrajectoryRecorder
+from cbs_lightning.config.identity import run_directory
 from cbs_lightning.errors import UserError
 from cbs_lightning.models import Classifier
 from cbs_lightning.results import store
 from cbs_lightning.results.result import Request, Result, Status, answer
 from cbs_lightning.results.store import read_run
 from cbs_lightning.results.trajectory import RuleName
-from cbs_lightning.training.run import run, run_directory
-from cbs_lightning.training.train import Interrupted, step_budget
+from cbs_lightning.training.interrupted import Interrupted
+from cbs_lightning.training.run import request_for, run
 
 CONTRACT = [
     "schema_version",
@@ -116,8 +117,8 @@ def test_a_budget_in_steps_ends_inside_an_epoch(tiny, batch_size):
 
 
 def test_the_smaller_budget_counts(tiny):
-    assert step_budget(tiny("stop.max_steps=5", "stop.max_epochs=2").stop, 8) == 5
-    assert step_budget(tiny("stop.max_steps=50", "stop.max_epochs=2").stop, 8) == 16
+    assert request_for(tiny("stop.max_steps=5", "stop.max_epochs=2"), 1797).max_steps == 5
+    assert request_for(tiny("stop.max_steps=50", "stop.max_epochs=2"), 1797).max_steps == 16
 
 
 def test_a_run_that_diverges(tiny):

@@ -16,21 +16,24 @@ from cbs_lightning.analysis.recommend import recommend
 from cbs_lightning.analysis.study import read
 from cbs_lightning.analysis.summary import write_summary
 from cbs_lightning.callbacks import TrajectoryRecorder
+from cbs_lightning.config.identity import run_directory
 from cbs_lightning.errors import UserError
 from cbs_lightning.reporting.figures.by_batch_size import ARROW, draw
 from cbs_lightning.results import store
 from cbs_lightning.results.result import Status
-from cbs_lightning.results.sfo_limit import MostSfo
+from cbs_lightning.results.sfo_limit import SfoLimit
 from cbs_lightning.results.store import read_run
 from cbs_lightning.search.search import Search
 from cbs_lightning.search.settings import Budget, SearchSettings
 from cbs_lightning.sweep import search_sweep
+from cbs_lightning.sweep.concurrency import Concurrency
 from cbs_lightning.sweep.search_sweep import SearchSweep
-from cbs_lightning.training.run import run, run_directory
-from cbs_lightning.training.train import Interrupted
+from cbs_lightning.training.interrupted import Interrupted
+from cbs_lightning.training.run import run
 from tests.conftest import TINY
 from tests.forks import ROOT, ran
 from tests.studies import make_run, make_searched_study
+from tests.sweep_jobs import sweep_job
 from tests.test_run import forbid_training, interrupt_after
 
 SIZES = "16,32,64,128,256,512,1024"
@@ -41,12 +44,12 @@ SEARCH = [*GRID, "hydra/sweeper=critical_batch"]
 
 @pytest.fixture
 def bounded(tiny, tmp_path):
-    """A configuration of a search's job, which is given up beyond this SFO."""
+    """The configuration and the job of a search's run, which is given up beyond this SFO."""
 
     def config(sfo, *overrides):
-        bound = MostSfo(tmp_path / "bound")
+        bound = SfoLimit(tmp_path / "bound")
         bound.write(sfo)
-        return tiny(*overrides, f"sweep.most_sfo_file={bound.path}")
+        return tiny(*overrides), sweep_job(sfo_limit_file=str(bound.path))
 
     return config
 
@@ -89,8 +92,8 @@ def statuses(output_dir: Path) -> dict[int, Status]:
 )
 def test_a_run_is_given_up_after_the_chunk_that_costs_too_much(bounded, batch_size, most, steps):
     """A chunk has 2 steps with b = 256, and 128 with b = 4."""
-    cfg = bounded(most, "stop.loss=1e-9", f"batch_size={batch_size}")
-    result = run(cfg)
+    cfg, job = bounded(most, "stop.loss=1e-9", f"batch_size={batch_size}")
+    result = run(cfg, job)
     assert (result.status, result.ended) == (Status.ABANDONED, Status.ABANDONED)
     assert (result.steps, result.sfo, result.samples) == (None, None, None)
     assert result.steps_run == result.steps_answered == steps
@@ -101,20 +104,20 @@ def test_a_run_is_given_up_after_the_chunk_that_costs_too_much(bounded, batch_si
 
 
 def test_a_bound_that_is_lowered_meanwhile_counts(bounded, monkeypatch, tmp_path):
-    monkeypatch.setattr("cbs_lightning.callbacks.stop_at_threshold.SECONDS_BETWEEN_READS", 0)
+    monkeypatch.setattr("cbs_lightning.results.sfo_limit.SECONDS_BETWEEN_READS", 0)
     batch_end = TrajectoryRecorder.on_train_batch_end
 
     def lowering(self, trainer, *rest):
         batch_end(self, trainer, *rest)
         if trainer.global_step == 12:
-            MostSfo(tmp_path / "bound").write(2000)
+            SfoLimit(tmp_path / "bound").write(2000)
 
     monkeypatch.setattr(TrajectoryRecorder, "on_train_batch_end", lowering)
-    assert run(bounded(5000, "stop.loss=1e-9")).steps_run == 12
+    assert run(*bounded(5000, "stop.loss=1e-9")).steps_run == 12
 
 
 def test_no_bound_yet(bounded):
-    result = run(bounded(None, "stop.loss=1e-9", "stop.max_epochs=2"))
+    result = run(*bounded(None, "stop.loss=1e-9", "stop.max_epochs=2"))
     assert (result.status, result.steps_run) == (Status.EXHAUSTED, 16)
 
 
@@ -122,14 +125,14 @@ def test_a_threshold_met_in_the_last_chunk_is_not_missed(tiny, bounded, tmp_path
     asked = ("stop.rule=window", "stop.window=300", "stop.loss=2", "batch_size=4")
     steps = run(tiny(*asked, f"output_dir={tmp_path / 'free'}")).steps
     assert steps % 128 not in (0, 127)
-    result = run(bounded(4 * (steps - 1), *asked))
+    result = run(*bounded(4 * (steps - 1), *asked))
     assert (result.status, result.steps) == (Status.REACHED, steps)
-    assert not (run_directory(bounded(1, *asked)) / store.CHECKPOINT).exists()
+    assert not (run_directory(bounded(1, *asked)[0]) / store.CHECKPOINT).exists()
 
 
 def test_the_end_of_the_budget_is_no_giving_up(bounded):
-    cfg = bounded(4096, "stop.loss=1e-9", "stop.max_steps=17")
-    result = run(cfg)
+    cfg, job = bounded(4096, "stop.loss=1e-9", "stop.max_steps=17")
+    result = run(cfg, job)
     assert (result.status, result.ended) == (Status.EXHAUSTED, Status.EXHAUSTED)
     assert not (run_directory(cfg) / store.CHECKPOINT).exists()
 
@@ -140,7 +143,7 @@ def test_what_was_given_up_trains_on_as_if_nothing_had_happened(tiny, bounded, t
     free = tiny(*asked, f"output_dir={tmp_path / 'free'}")
     expected = run(free)
     for most in (500, 700, 1500, None):
-        result = run(bounded(most, *asked))
+        result = run(*bounded(most, *asked))
     assert result.steps == expected.steps
     np.testing.assert_array_equal(
         read_run(run_directory(tiny(*asked))).trajectory.loss,
@@ -150,17 +153,17 @@ def test_what_was_given_up_trains_on_as_if_nothing_had_happened(tiny, bounded, t
 
 
 def test_what_cost_too_much_is_known_already(tiny, bounded, monkeypatch, capsys):
-    cfg = bounded(5000, "stop.loss=1e-9")
-    given_up = run(cfg)
+    cfg, job = bounded(5000, "stop.loss=1e-9")
+    given_up = run(cfg, job)
     with monkeypatch.context() as patch:
         forbid_training(patch)
-        assert run(cfg) == given_up and "known already" in capsys.readouterr().out
-        assert run(bounded(3000, "stop.loss=1e-9")) == given_up
+        assert run(cfg, job) == given_up and "known already" in capsys.readouterr().out
+        assert run(*bounded(3000, "stop.loss=1e-9")) == given_up
         # It holds for a stricter threshold too, and the losses answer for a looser one.
-        assert run(bounded(5000, "stop.loss=1e-10")).status is Status.ABANDONED
-        assert run(bounded(5000, "stop.loss=9")).status is Status.REACHED
+        assert run(*bounded(5000, "stop.loss=1e-10")).status is Status.ABANDONED
+        assert run(*bounded(5000, "stop.loss=9")).status is Status.REACHED
         assert run(tiny("stop.loss=1e-9", "stop.max_steps=19")).status is Status.EXHAUSTED
-    assert run(bounded(5120, "stop.loss=1e-9")).steps_run == 22
+    assert run(*bounded(5120, "stop.loss=1e-9")).steps_run == 22
     assert run(tiny("stop.loss=1e-9", "stop.max_epochs=3")).status is Status.EXHAUSTED
 
 
@@ -168,18 +171,18 @@ def test_an_interrupted_run_that_costs_too_much_by_now_is_given_up(bounded, monk
     with monkeypatch.context() as patch:
         interrupt_after(patch, 12)
         with pytest.raises(Interrupted):
-            run(bounded(9000, "stop.loss=1e-9"))
+            run(*bounded(9000, "stop.loss=1e-9"))
     forbid_training(monkeypatch)
-    cfg = bounded(3000, "stop.loss=1e-9")
-    result = run(cfg)
+    cfg, job = bounded(3000, "stop.loss=1e-9")
+    result = run(cfg, job)
     assert (result.status, result.ended) == (Status.ABANDONED, Status.ABANDONED)
     assert result.steps_run == 12 and (run_directory(cfg) / store.CHECKPOINT).exists()
 
 
 def test_giving_up_sooner_does_not_replace_longer_losses(tiny, bounded, monkeypatch):
-    monkeypatch.setattr("cbs_lightning.callbacks.stop_at_threshold.SECONDS_BETWEEN_READS", 0)
+    monkeypatch.setattr("cbs_lightning.results.sfo_limit.SECONDS_BETWEEN_READS", 0)
     long = run(tiny("stop.loss=1.5"))
-    cfg = bounded(None, "stop.loss=1.0")  # without a checkpoint it is trained anew
+    cfg, job = bounded(None, "stop.loss=1.0")  # without a checkpoint it is trained anew
     batch_end = TrajectoryRecorder.on_train_batch_end
 
     def bounding(self, trainer, *rest):
@@ -187,7 +190,7 @@ def test_giving_up_sooner_does_not_replace_longer_losses(tiny, bounded, monkeypa
         bounded(256)
 
     monkeypatch.setattr(TrajectoryRecorder, "on_train_batch_end", bounding)
-    assert run(cfg).steps_run < long.steps_run
+    assert run(cfg, job).steps_run < long.steps_run
     assert read_run(run_directory(cfg)).result == long
 
 
@@ -307,8 +310,8 @@ def test_a_round_fills_the_workers_in_turns(monkeypatch):
         )
 
     def dealt(workers, *combinations):
-        sweep.workers = workers
-        return [each.configs[cell] for each, cell in sweep._dealt(list(combinations))]
+        sweep.concurrency = Concurrency(workers, "")
+        return [each.configs[cell] for each, cell in sweep._deal(list(combinations))]
 
     many, one = combination("many", 0.2, 4, 8, 16), combination("one", 0.2, 4)
     assert dealt(3, many, one) == ["many4", "one4", "many8"]
@@ -374,13 +377,14 @@ def test_a_run_that_reaches_lowers_the_bound_for_those_under_way(cli, tmp_path, 
     """What listens is called while jobs run (test_board.py)."""
     seen = []
 
-    def launch(self, configs):
+    def launch(self, configs, concurrency, listeners, part, sfo_limits):
         found = []
-        for cfg in configs.values():
-            found.append(run(cfg))
-            for listener in self.on_finished:
+        for overrides, cfg in configs.items():
+            limit = sfo_limits[overrides]
+            found.append(run(cfg, sweep_job(sfo_limit_file=str(limit.path))))
+            for listener in listeners:
                 listener()
-            seen.append((found[-1].sfo, MostSfo(Path(cfg.sweep.most_sfo_file)).read()))
+            seen.append((found[-1].sfo, limit.read()))
         return found
 
     monkeypatch.setattr(SearchSweep, "launch", launch)

@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from cbs_lightning.config.identity import run_directory
 from cbs_lightning.models import Classifier
 from cbs_lightning.results import store
 from cbs_lightning.results.result import Status
 from cbs_lightning.results.store import read_run
 from cbs_lightning.training import train as training
-from cbs_lightning.training.run import run, run_directory
+from cbs_lightning.training.interrupted import Interrupted
+from cbs_lightning.training.outcome import Outcome
+from cbs_lightning.training.run import run
 from tests.conftest import TINY
 from tests.forks import Ended, Forks, ran
 from tests.test_cli import ROOT, command
@@ -109,9 +112,9 @@ def test_a_second_signal_is_not_held_back(forks, tmp_path):
     assert ended.code == -signal.SIGTERM
 
 
-@pytest.mark.parametrize("place", ["build_model", "_finish"])
-def test_a_signal_outside_training_ends_with_its_own_code(cli, tmp_path, monkeypatch, place):
-    inner = getattr(training, place)
+@pytest.mark.parametrize(("owner", "place"), [(training, "build_model"), (Outcome, "finish")])
+def test_a_signal_outside_training_ends_with_its_own_code(cli, tmp_path, monkeypatch, owner, place):
+    inner = getattr(owner, place)
 
     def signalled(*arguments):
         signal.raise_signal(signal.SIGTERM)
@@ -119,23 +122,28 @@ def test_a_signal_outside_training_ends_with_its_own_code(cli, tmp_path, monkeyp
 
     arguments = [*TINY, "stop.max_steps=2", f"output_dir={tmp_path}"]
     with monkeypatch.context() as patch:
-        patch.setattr(training, place, signalled)
+        patch.setattr(owner, place, signalled)
         assert cli(*arguments).code == 143
     outcome = cli(*arguments)
     assert outcome.code == 0
-    assert ("known already" in outcome.out) == (place == "_finish")  # which was held back
+    assert ("known already" in outcome.out) == (place == "finish")  # which was held back
 
 
 def test_a_signal_during_the_test_pass_costs_no_training(tiny, monkeypatch, real_data):
-    cfg = tiny("data=mnist", "model=resnet18", "batch_size=256", "stop.max_steps=2")
-    cfg.data_dir = str(real_data)
+    cfg = tiny(
+        "data=mnist",
+        "model=resnet18",
+        "batch_size=256",
+        "stop.max_steps=2",
+        f"data_dir={real_data}",
+    )
 
     def signalled(*_):
         raise SystemExit(143)
 
     with monkeypatch.context() as patch:
         patch.setattr(Classifier, "test_step", signalled)
-        with pytest.raises(training.Interrupted) as interrupted:
+        with pytest.raises(Interrupted) as interrupted:
             run(cfg)
     assert interrupted.value.exit_code == 143
     (path,) = run_directory(cfg).glob("last.ckpt")

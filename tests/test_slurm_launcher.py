@@ -17,19 +17,20 @@ from cbs_lightning.config.checks import check
 from cbs_lightning.errors import ConfigError, UserError
 from cbs_lightning.results.result import Result
 from cbs_lightning.signals import TO_STOP, held_back
-from cbs_lightning.sweep.launching import chosen, elsewhere, with_launcher
-from cbs_lightning.sweep.live.board import Board, board_of
+from cbs_lightning.sweep.launching import concurrency_of, is_on_cluster, with_launcher
+from cbs_lightning.sweep.live.board import Board
 from cbs_lightning.sweep.slurm import jobs as slurm_jobs
 from cbs_lightning.sweep.slurm import queue as slurm
 from cbs_lightning.sweep.slurm.jobs import RunJob, ids, wait
 from cbs_lightning.sweep.slurm.queue import Queued
 from cbs_lightning.training import build
-from cbs_lightning.training.choices import resolve
+from cbs_lightning.training.choices import choose
 from cbs_lightning.training.run import find_data, run
 from cbs_lightning.training.threads import cores
 from hydra_plugins import cbs_slurm_launcher as slurm_launcher
 from hydra_plugins.cbs_slurm_launcher import SlurmLauncher, _kept_from_programs
 from tests.conftest import TINY
+from tests.sweep_jobs import sweep_job
 from tests.test_cli import assert_one_clear_line
 from tests.test_jobs import configs, sweep_with
 from tests.test_start import loaded_by
@@ -211,14 +212,14 @@ def test_a_job_that_is_told_to_stop_goes_to_the_queue_again(monkeypatch, ended, 
 
 def test_how_many_jobs_at_a_time_is_the_arrays_width():
     sweep = sweep_with("slurm", array_parallelism=16, submitit_folder="there")
-    found = chosen(sweep, configs("jobs=auto"))
-    assert str(found) == "10 at a time (hydra.launcher.array_parallelism=16)" and found.elsewhere
-    assert str(chosen(sweep, configs("jobs=3"))) == "3 at a time (jobs=3)"
+    found = concurrency_of(sweep, configs("jobs=auto"))
+    assert str(found) == "10 at a time (hydra.launcher.array_parallelism=16)" and found.on_cluster
+    assert str(concurrency_of(sweep, configs("jobs=3"))) == "3 at a time (jobs=3)"
     assert with_launcher(sweep, 3).hydra.launcher.array_parallelism == 3
     typed = sweep_with("slurm", "hydra.launcher.array_parallelism=4", array_parallelism=4)
     with pytest.raises(ConfigError, match=r"jobs=3: hydra.launcher.array_parallelism=4 says"):
-        chosen(typed, configs("jobs=3"))
-    assert not elsewhere(sweep_with("joblib", n_jobs=4))
+        concurrency_of(typed, configs("jobs=3"))
+    assert not is_on_cluster(sweep_with("joblib", n_jobs=4))
 
 
 def test_a_job_elsewhere_has_its_own_share_of_cores_and_its_own_log(tiny, tmp_path, monkeypatch):
@@ -227,25 +228,23 @@ def test_a_job_elsewhere_has_its_own_share_of_cores_and_its_own_log(tiny, tmp_pa
     assert cores() == 6
     Board(tmp_path).go_live()
     shares = {}
-    for where in ("false", "true"):
-        cfg = tiny("threads=null", f"sweep.board={tmp_path}", f"sweep.elsewhere={where}")
-        cfg.sweep.workers = 3
-        board = board_of(cfg)
-        assert board is not None and board.live == (where == "false")
-        resolve(cfg, None, None, lambda: 1e12)
-        shares[where] = cfg.threads
-    assert shares == {"false": 2, "true": 6}
+    for on_cluster in (False, True):
+        job = sweep_job(workers=3, board_directory=str(tmp_path), on_cluster=on_cluster)
+        assert job.shown_live != on_cluster
+        choices = choose(tiny("threads=null"), None, None, job.sharing, lambda: 1e12)
+        shares[on_cluster] = choices.threads
+    assert shares == {False: 2, True: 6}
 
 
 def test_a_job_elsewhere_has_the_memory_for_itself(tiny, monkeypatch):
     monkeypatch.setattr(build, "automatic_slice", lambda *arguments: arguments[-1])
-    for where, jobs in {"false": 3, "true": 1}.items():
-        cfg = tiny("micro_batch_size=auto", f"sweep.elsewhere={where}")
-        cfg.sweep.workers = 3
+    for on_cluster, jobs in {False: 3, True: 1}.items():
+        cfg = tiny("micro_batch_size=auto")
         data = find_data(cfg)
         data.setup("fit")
-        build.build_model(cfg, data, torch.device("cpu"))
-        assert cfg.micro_batch_size == jobs
+        sharing = sweep_job(workers=3, on_cluster=on_cluster).sharing
+        model = build.build_model(cfg, data, "auto", torch.device("cpu"), sharing)
+        assert model.micro_batch_size == jobs
 
 
 def test_a_gpu_need_not_be_where_jobs_are_submitted(tiny, monkeypatch):
@@ -300,7 +299,7 @@ def hurried(monkeypatch):
 @pytest.fixture
 def submitted(tiny, tmp_path, hurried):
     """A run's job that was submitted as 7_0; SLURM is asked all the time."""
-    job = RunJob([], tiny("stop.max_steps=2"))
+    job = RunJob([], tiny("stop.max_steps=2"), sweep_job())
     job.submitted(FakeJob(tmp_path / "digits_tiny" / "_slurm" / "7_0", "7_0"))
     return job
 
@@ -394,7 +393,7 @@ def test_a_log_is_found_through_a_link(tiny, tmp_path):
     (tmp_path / "far" / "away").mkdir(parents=True)
     (tmp_path / "here").symlink_to(tmp_path / "far" / "away")
     (tmp_path / "there").symlink_to(tmp_path / "far")
-    job = RunJob([], tiny(f"output_dir={tmp_path / 'here'}"))
+    job = RunJob([], tiny(f"output_dir={tmp_path / 'here'}"), sweep_job())
     handle = FakeJob(tmp_path / "there" / "jobs", "7")
     handle.paths.stdout.write_text("hello")
     job.submitted(handle)
@@ -405,7 +404,7 @@ def test_a_log_is_found_through_a_link(tiny, tmp_path):
 
 def test_an_earlier_sweeps_job_is_found_while_it_is_in_the_queue(submitted, tiny, tmp_path):
     script = str(submitted.job.script)
-    again = RunJob([], tiny("stop.max_steps=2"))
+    again = RunJob([], tiny("stop.max_steps=2"), sweep_job())
     for state in ("CANCELLED", "COMPLETING", "COMPLETED"):
         again.find({"7_0": Queued(state, "None", script)})
         assert not again.earlier and again.job is None
@@ -418,7 +417,7 @@ def test_an_earlier_sweeps_job_is_found_while_it_is_in_the_queue(submitted, tiny
     again.find(queue)
     assert again.earlier and again.job.job_id == "7_0"
     assert again.job.paths.result_pickle == submitted.job.paths.result_pickle
-    more = RunJob([], tiny("stop.max_steps=4"))  # than that job was to find out
+    more = RunJob([], tiny("stop.max_steps=4"), sweep_job())  # than that job was to find out
     more.find(queue)
     submitted.job.leave(run(submitted.cfg))
     wait([again, more])
@@ -428,7 +427,7 @@ def test_an_earlier_sweeps_job_is_found_while_it_is_in_the_queue(submitted, tiny
 
 
 def test_jobs_are_named_as_scancel_takes_them(tiny, tmp_path):
-    jobs = [RunJob([], tiny(f"seed={seed}")) for seed in range(4)]
+    jobs = [RunJob([], tiny(f"seed={seed}"), sweep_job()) for seed in range(4)]
     for job, name in zip(jobs, ("7_0", "9", "7_2", "8_3"), strict=True):
         job.submitted(FakeJob(tmp_path / "folder", name))
     assert ids(jobs) == "'7_[0,2]' 9 8_3"

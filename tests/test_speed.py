@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from cbs_lightning.config.identity import run_directory
 from cbs_lightning.results.store import read_run
 from cbs_lightning.training import train as training
-from cbs_lightning.training.run import run, run_directory
+from cbs_lightning.training.run import run
 from tests.tiny import Tiny
 
 ROOT = Path(__file__).parents[1]

@@ -202,7 +202,7 @@ def test_the_papers_settings():
     for cfg, model, loss in ((cifar, "resnet20_authors", 0.1), (mnist, "resnet18", 0.01)):
         assert cfg.names.model == model and cfg.stop.loss == loss
         assert cfg.stop.max_epochs == 200 and cfg.stop.rule == "epoch"
-        assert not (cfg.data.normalize or cfg.data.augment or cfg.data.replacement)
+        assert not any(cfg.data[key] for key in ("normalize", "augment", "replacement"))
     for optimizer, settings in {
         "sgd": {"lr": 1e-3, "weight_decay": 0},
         "momentum": {"lr": 1e-3, "momentum": 0.9, "weight_decay": 0},

@@ -22,7 +22,7 @@ from cbs_lightning.analysis.summary import usual_request
 from cbs_lightning.reporting import live_study as live_sweep
 from cbs_lightning.reporting import tensorboard as sweep_events
 from cbs_lightning.reporting.figures import write_study
-from cbs_lightning.reporting.live_study import LiveSweep, draw_sweep
+from cbs_lightning.reporting.live_study import LiveStudy, draw_sweep
 from cbs_lightning.reporting.tensorboard import SWEEP, write_sweep_events
 from cbs_lightning.results import store
 from cbs_lightning.results.locks import LOCK
@@ -178,7 +178,7 @@ def test_another_process_that_writes_the_same_is_not_disturbed(study, monkeypatc
     monkeypatch.setattr(sweep_events, "SECONDS_TO_WAIT", 0.01)
     with FileLock(study / SWEEP / LOCK):
         write_sweep_events(study, curves_of(study), {})
-        LiveSweep(study)()
+        LiveStudy(study)()
     assert sorted((study / SWEEP).rglob("*")) == before
 
 
@@ -200,7 +200,7 @@ def test_a_refresh_shows_what_writing_all_shows(study):
     directory = next(study.glob("momentum-b64-*"))
     within = Request(1.0, RuleName.EPOCH, 1000, max_steps=late.steps_per_epoch)
     write_result(directory, answer(late, read_run(directory).trajectory, within))
-    LiveSweep(study)()
+    LiveStudy(study)()
     variants = ("adam", "sgd", "momentum")
     refreshed = {variant: shown(study, variant, "SFO") for variant in variants}
     write_sweep_events(study, curves_of(study), {})
@@ -210,11 +210,11 @@ def test_a_refresh_shows_what_writing_all_shows(study):
 
 
 def test_a_refresh_adds_what_has_finished_since(study):
-    LiveSweep(study)()
+    LiveStudy(study)()
     assert set(shown(study, "adam", "steps")) == {2, 3, 4, 5}
     result = make_run(study, "adam", 64, 9)
     make_run(study, "momentum", 64, 9)
-    LiveSweep(study)()
+    LiveStudy(study)()
     assert shown(study, "adam", "steps")[6] == result.steps
     assert set(shown(study, "momentum", "steps")) == {6}
     assert files_of(study) == [".", "adam", "momentum", "sgd"]
@@ -223,31 +223,31 @@ def test_a_refresh_adds_what_has_finished_since(study):
 def test_a_refresh_reads_only_the_losses_that_it_needs(study, monkeypatch):
     read = []
     monkeypatch.setattr(live_sweep, "read_run", lambda path: read.append(path) or read_run(path))
-    LiveSweep(study)()
+    LiveStudy(study)()
     assert read == []
     directory = next(study.glob("sgd-b32-*"))
     write_result(directory, replace(read_run(directory).result, threshold=0.5))
-    LiveSweep(study)()
+    LiveStudy(study)()
     assert read == [directory]
 
 
 def test_a_refresh_leaves_out_what_cannot_be_read(study):
     (next(study.glob("adam-b8-*")) / store.RESULT).write_text("{")
     (next(study.glob("adam-b16-*")) / store.RESULT).unlink()
-    LiveSweep(study)()
+    LiveStudy(study)()
     assert set(shown(study, "adam", "steps")) == {2, 5}
 
 
 def test_a_refresh_of_a_study_without_results_writes_nothing(tmp_path):
     (tmp_path / "study" / "run").mkdir(parents=True)
     (tmp_path / "study" / "run" / store.CONFIG).write_text("")
-    LiveSweep(tmp_path / "study")()
+    LiveStudy(tmp_path / "study")()
     assert not (tmp_path / "study" / SWEEP).exists()
 
 
 def test_figures_are_drawn_beside_a_sweep_that_lasts(study, monkeypatch):
     monkeypatch.setattr(live_sweep, "SECONDS_BETWEEN_FIGURES", 0)
-    live = LiveSweep(study)
+    live = LiveStudy(study)
     live()
     assert live._drawing.wait() == 0
     layout, pictures = page(study)
@@ -259,13 +259,13 @@ def test_figures_are_drawn_beside_a_sweep_that_lasts(study, monkeypatch):
 
 
 def test_a_short_sweep_has_the_layout_but_draws_nothing(study):
-    live = LiveSweep(study)
+    live = LiveStudy(study)
     live()
     layout, pictures = page(study)
     assert len(layout.category) == 3 and pictures == {} and live._drawing is None
     live.close()
     draw_sweep(study)
-    LiveSweep(study)()
+    LiveStudy(study)()
     assert len(page(study)[1]) == 2  # stay as they are
 
 

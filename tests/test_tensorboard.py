@@ -12,11 +12,12 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 
 from cbs_lightning.callbacks import LogCurves, TrajectoryRecorder
 from cbs_lightning.callbacks.log_curves import SUFFIX
+from cbs_lightning.config.identity import run_directory
 from cbs_lightning.results.events import event_paths
 from cbs_lightning.results.hparams import METRICS, SHOWN
 from cbs_lightning.results.store import read_run, read_study
-from cbs_lightning.training.run import run, run_directory
-from cbs_lightning.training.train import Interrupted
+from cbs_lightning.training.interrupted import Interrupted
+from cbs_lightning.training.run import run
 from tests.studies import log_run, make_run
 from tests.test_run import interrupt_after
 

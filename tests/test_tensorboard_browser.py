@@ -17,7 +17,7 @@ import pytest
 from selenium.webdriver import ActionChains
 from selenium.webdriver.remote.webdriver import WebDriver
 
-from cbs_lightning.reporting.live_study import LiveSweep, draw_sweep
+from cbs_lightning.reporting.live_study import LiveStudy, draw_sweep
 from cbs_lightning.results.result import Result, Status
 from cbs_lightning.results.store import read_study
 from tests.browser import chromium, console_errors, requests_elsewhere
@@ -203,12 +203,12 @@ def see_the_curves_follow_live(board: Board) -> None:
     assert set(board.points(adam, f"{GROUP}/steps")) == {2, 3, 4, 5}
     make_run(board.study, "adam", 4, 9, seed=1, reached=False)
     new = make_run(board.study, "adam", 64, 9)
-    LiveSweep(board.study)()
+    LiveStudy(board.study)()
     wait_until(lambda: 6 in board.points(adam, f"{GROUP}/steps"))
     points = board.points(adam, f"{GROUP}/steps")
     assert set(points) == {3, 4, 5, 6} and points[6] == new.steps
     make_run(board.study, "adam", 48, 9)  # no power of two
-    LiveSweep(board.study)()
+    LiveStudy(board.study)()
     wait_until(lambda: not board.points(adam, f"{GROUP}/steps"))
     tag, ends = "Against 100 log2 batch size/steps", {300, 400, 500, 558, 600}
     wait_until(lambda: set(board.points(f"{adam},100log2b", tag)) == ends)

@@ -22,7 +22,7 @@ SECONDS_BETWEEN_FIGURES = 60
 DOTS_PER_INCH = 120
 
 
-class LiveSweep:
+class LiveStudy:
     """To be called when runs have finished: shows what there is.
 
     The figures are drawn every minute at most, by another process of the lowest priority, since

@@ -111,9 +111,6 @@ def parse_settings(budget: Any, **settings: Any) -> SearchSettings:
     return found
 
 
-checked = parse_settings  # until the sweeper calls it by its new name
-
-
 def _require(condition: bool, key: str, value: Any, allowed: str) -> None:
     if not condition:
         raise ConfigError(f"{GROUP}.{key}", value, allowed)

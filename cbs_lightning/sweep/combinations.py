@@ -5,20 +5,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from omegaconf import DictConfig, OmegaConf
-
 from cbs_lightning.config.checks import check
+from cbs_lightning.config.identity import run_directory
+from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.errors import ConfigError
 from cbs_lightning.optim.learning_rate import Scaling
 from cbs_lightning.results.result import Result, Run
-from cbs_lightning.results.sfo_limit import MostSfo
+from cbs_lightning.results.sfo_limit import SfoLimit
 from cbs_lightning.results.store import readable
 from cbs_lightning.search.search import Search, Verdict
 from cbs_lightning.search.settings import SearchSettings
 from cbs_lightning.search.trials import Cell, Trial
-from cbs_lightning.sweep.job_loader import Job
-from cbs_lightning.sweep.sweep import quoted
-from cbs_lightning.training.run import answer_from_store, find_data, run_directory, stored_run
+from cbs_lightning.sweep.sweeper import Overrides, without
+from cbs_lightning.training.run import answer_from_store, find_data, request_for, stored_run
 
 FOLDER = "_search"  # in a study: what a search tells its jobs
 
@@ -29,26 +28,34 @@ class Combination:
 
     name: str
     search: Search
-    jobs: dict[Cell, Job]
-    configs: dict[Cell, DictConfig]
-    most_sfo: MostSfo
+    jobs: dict[Cell, Overrides]
+    configs: dict[Cell, RunConfig]
+    sfo_limit: SfoLimit
     answers: dict[Cell, Result] = field(default_factory=dict)
 
     def look(self) -> None:
-        """Read what is known by now, and lower the bound for runs that are under way."""
+        """Read what is known by now, and lower the limit for runs that are under way."""
         stored = {cell: run for cell, cfg in self.configs.items() if (run := stored_run(cfg))}
         answers = self._answers(stored)
         reached = {cell: found for cell, found in answers.items() if found.steps is not None}
-        self.most_sfo.write(self.search.sfo_limit(_trials(reached)))
-        self.answers = self._answers(stored)  # some may be beyond the bound now
+        self.sfo_limit.write(self.search.sfo_limit(_trials(reached)))
+        self.answers = self._answers(stored)  # some may be beyond the limit now
 
     def _answers(self, stored: dict[Cell, Run]) -> dict[Cell, Result]:
-        found = {cell: answer_from_store(self.configs[cell], run) for cell, run in stored.items()}
-        return {cell: result for cell, result in found.items() if result is not None}
+        found = {}
+        for cell, run in stored.items():
+            request = request_for(self.configs[cell], run.result.data_size)
+            if (result := answer_from_store(run, request, self.limit_of(cell))) is not None:
+                found[cell] = result
+        return found
+
+    def limit_of(self, cell: Cell) -> SfoLimit | None:
+        _, seed = cell
+        return self.sfo_limit if self.search.limit_applies(seed) else None
 
     @property
     def threshold(self) -> float:
-        return float(next(iter(self.configs.values())).stop.loss)
+        return next(iter(self.configs.values())).stop.loss
 
     def verdict(self) -> Verdict:
         return self.search.verdict(_trials(self.answers))
@@ -60,12 +67,12 @@ class Combination:
     def has_failed(self, cell: Cell) -> None:
         self.search = replace(self.search, failed=self.search.failed | {cell})
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """What is known by now."""
         reached = [found.sfo for found in self.answers.values() if found.sfo is not None]
-        bound, costs = self.most_sfo.read(), ""
-        if reached and bound is not None:
-            costs = f" Least K·b: {min(reached):,}, given up beyond {bound:,.0f}."
+        limit, costs = self.sfo_limit.read(), ""
+        if reached and limit is not None:
+            costs = f" Least K·b: {min(reached):,}, given up beyond {limit:,.0f}."
         return f"{self.name}: {self.verdict().summary}{costs}"
 
 
@@ -77,7 +84,9 @@ def _trials(answers: dict[Cell, Result]) -> list[Trial]:
 
 
 def combinations(
-    named: dict[Job, DictConfig], settings: SearchSettings, config_of: Callable[[Job], DictConfig]
+    named: dict[Overrides, RunConfig],
+    settings: SearchSettings,
+    config_of: Callable[[Overrides], RunConfig],
 ) -> list[Combination]:
     """Of the jobs that the command line and the grid name; they may name batch sizes and seeds."""
     for cfg in named.values():
@@ -85,18 +94,18 @@ def combinations(
             reason = "not with hydra/sweeper=critical_batch; allowed with it: linear, none, sqrt"
             raise ConfigError("lr_scaling", cfg.lr_scaling, reason)
         check(cfg, here=False)  # as far as data are looked for; the rest is asked of all jobs
-    groups: dict[Job, list[Job]] = {}
+    groups: dict[Overrides, list[Overrides]] = {}
     for job in named:
-        groups.setdefault(_without(job, "batch_size", "seed"), []).append(job)
+        groups.setdefault(without(job, "batch_size", "seed"), []).append(job)
     common = set.intersection(*map(set, groups))
     data_sizes: dict[str, int] = {}
     found = []
     for others, jobs in groups.items():
         cfg = named[jobs[0]]
-        kind = OmegaConf.to_yaml(cfg.data)
+        kind = repr(cfg.data)
         if kind not in data_sizes:
             data_sizes[kind] = _data_size(cfg)
-        names_sizes = any(_without(job, "batch_size") != job for job in jobs)
+        names_sizes = any(without(job, "batch_size") != job for job in jobs)
         wanted = [named[job].batch_size for job in jobs] if names_sizes else None
         sizes = {
             min(size, data_sizes[kind]): size
@@ -104,16 +113,8 @@ def combinations(
         }
         seeds = tuple(sorted({named[job].seed for job in jobs}))
         search = Search(tuple(sizes), seeds, settings.octaves, settings.give_up)
-        most_sfo = MostSfo(_most_sfo_file(cfg, others, search))
-        bound = f"sweep.most_sfo_file={quoted(str(most_sfo.path))}"
         own = {
-            (effective, seed): (
-                *others,
-                f"batch_size={size}",
-                f"seed={seed}",
-                "sweep.part=round",
-                *([bound] if search.limit_applies(seed) else []),
-            )
+            (effective, seed): (*others, f"batch_size={size}", f"seed={seed}")
             for effective, size in sizes.items()
             for seed in seeds
         }
@@ -123,7 +124,7 @@ def combinations(
                 search=search,
                 jobs=own,
                 configs={cell: config_of(job) for cell, job in own.items()},
-                most_sfo=most_sfo,
+                sfo_limit=SfoLimit(_sfo_limit_file(cfg, others, search)),
             )
         )
     names = [each.name for each in found]
@@ -133,18 +134,14 @@ def combinations(
     return found
 
 
-def _without(job: Job, *keys: str) -> Job:
-    return tuple(each for each in job if each.partition("=")[0].lstrip("+") not in keys)
-
-
-def _data_size(cfg: DictConfig) -> int:
+def _data_size(cfg: RunConfig) -> int:
     data = find_data(cfg)
     data.setup("fit")
-    return len(data.split.train)
+    return data.train_size
 
 
-def _most_sfo_file(cfg: DictConfig, others: Job, search: Search) -> Path:
+def _sfo_limit_file(cfg: RunConfig, others: Overrides, search: Search) -> Path:
     """The same for the same search, whoever calls it."""
-    text = "\n".join([*others, OmegaConf.to_yaml(cfg.stop), repr(search)])
+    text = "\n".join([*others, repr(cfg.stop), repr(search)])
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return run_directory(cfg).parent / FOLDER / f"{readable(cfg.names.variant)}-{digest}"

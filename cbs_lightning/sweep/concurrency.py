@@ -5,16 +5,16 @@ change the last bits of losses, so the same sweep on the same machine gets the s
 whatever is free or finished at the moment.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import prod
 
 import torch
-from omegaconf import DictConfig, OmegaConf
 
 from cbs_lightning.config.checks import device_type
-from cbs_lightning.config.schema import AUTO
+from cbs_lightning.config.schema import AUTO, RunConfig
 from cbs_lightning.console import count_of
 from cbs_lightning.sweep.gpus import visible_gpus
 from cbs_lightning.training.build import bare_model
@@ -29,13 +29,13 @@ COPIES = 4  # of the weights, at most: themselves, and what an optimizer keeps
 
 
 @dataclass(frozen=True)
-class AtATime:
+class Concurrency:
     """So many runs at a time, and why; over how many GPUs a local sweep spreads them."""
 
     runs: int
     why: str
     gpus: int = 0
-    elsewhere: bool = False  # as jobs of a cluster
+    on_cluster: bool = False  # as jobs of one
 
     def __str__(self) -> str:
         return f"{self.runs} at a time ({self.why}{self._spread()})"
@@ -56,13 +56,13 @@ class Need:
     training: float
 
 
-def automatic(configs: Sequence[DictConfig]) -> AtATime:
+def automatic(configs: Sequence[RunConfig]) -> Concurrency:
     """As many as have cores and fit into memory; on GPUs, `jobs_per_gpu` on each."""
-    devices = {device_type(cfg.trainer.accelerator) for cfg in configs}
+    devices = {device_type(cfg.trainer["accelerator"]) for cfg in configs}
     if devices != {"cpu"}:
         gpus = gpus_of(configs)
         runs = min(len(configs), gpus * configs[0].jobs_per_gpu) if gpus else 1
-        return AtATime(runs, "" if min(gpus, runs) > 1 else "on a GPU", gpus)
+        return Concurrency(runs, "" if min(gpus, runs) > 1 else "on a GPU", gpus)
     threads = max(cfg.threads or 1 for cfg in configs)
     runs, note = at_a_time(len(configs), cores() // threads), ""
     if runs > 1:
@@ -74,12 +74,12 @@ def automatic(configs: Sequence[DictConfig]) -> AtATime:
             runs, note = 1, ", for want of knowing what memory they need"
     share = max(cfg.threads or fair_share(runs) for cfg in configs)
     size, each = "one core" if share == 1 else f"{share} cores", " each" if runs > 1 else ""
-    return AtATime(runs, f"{size}{each}{note}")
+    return Concurrency(runs, f"{size}{each}{note}")
 
 
-def gpus_of(configs: Iterable[DictConfig]) -> int:
+def gpus_of(configs: Iterable[RunConfig]) -> int:
     """CUDA's, where one of the runs would train on one."""
-    on_cuda = any(device_type(cfg.trainer.accelerator) == "cuda" for cfg in configs)
+    on_cuda = any(device_type(cfg.trainer["accelerator"]) == "cuda" for cfg in configs)
     return len(visible_gpus()) if on_cuda else 0
 
 
@@ -90,37 +90,36 @@ def at_a_time(jobs: int, cores: int, memory: float = 0, needs: Iterable[Need] = 
     return max(1, min([jobs, cores, *fitting]))
 
 
-def needs(configs: Iterable[DictConfig]) -> list[Need]:
+def needs(configs: Iterable[RunConfig]) -> list[Need]:
     """For each model and data set, what its most demanding run takes."""
     of_a_kind = groupby(sorted(configs, key=_kind), key=_kind)
     with torch.random.fork_rng(devices=[]):
         return [_most_needed(list(alike)) for _, alike in of_a_kind]
 
 
-def _kind(cfg: DictConfig) -> str:
-    keys = ("data", "data_dir", "model", "activation_checkpointing", "compile")
-    return OmegaConf.to_yaml({key: cfg[key] for key in keys}, sort_keys=True)
+def _kind(cfg: RunConfig) -> str:
+    kind = (cfg.data, cfg.data_dir, cfg.model, cfg.activation_checkpointing, cfg.compile)
+    return json.dumps(kind, sort_keys=True, default=str)
 
 
-def _most_needed(alike: Sequence[DictConfig]) -> Need:
+def _most_needed(alike: Sequence[RunConfig]) -> Need:
     data = check_run(alike[0])
     data.setup("fit")
     model = bare_model(alike[0], data)
-    height, width, channels = data.split.train.pixels.shape[1:]
-    image = (channels, height, width)
-    batches = [min(cfg.batch_size, len(data.split.train)) for cfg in alike]
+    batches = [min(cfg.batch_size, data.train_size) for cfg in alike]
     slices = [_slice(cfg, batch) for cfg, batch in zip(alike, batches, strict=True)]
     return Need(
         process=PROCESS + sum(part.pixels.nbytes for part in data.split if part is not None),
-        training=peak_of_batch(model, image, max(slices))
-        + max(batches) * prod(image) * torch.float32.itemsize
+        training=peak_of_batch(model, data.image_shape, max(slices))
+        + max(batches) * prod(data.image_shape) * torch.float32.itemsize
         + COPIES * sum(weight.nbytes for weight in model.parameters())
         + (COMPILER if alike[0].compile else 0),
     )
 
 
-def _slice(cfg: DictConfig, batch_size: int) -> int:
+def _slice(cfg: RunConfig, batch_size: int) -> int:
     """Samples at once; at least 2, since BatchNorm may refuse one."""
     if cfg.micro_batch_size == AUTO:  # it takes what there is for it
         return 2
+    assert not isinstance(cfg.micro_batch_size, str)
     return max(2, min(cfg.micro_batch_size or batch_size, batch_size))

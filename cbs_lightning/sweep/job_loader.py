@@ -8,8 +8,6 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from omegaconf import DictConfig
 
-Job = tuple[str, ...]  # the overrides of one run
-
 
 class JobLoader(ConfigLoaderImpl):
     """Composes what jobs have in common once: jobs with the same options of all groups differ in

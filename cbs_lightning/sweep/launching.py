@@ -6,11 +6,11 @@ from dataclasses import replace
 from hydra_plugins.hydra_joblib_launcher.config import JobLibLauncherConf
 from omegaconf import DictConfig, OmegaConf
 
-from cbs_lightning.config.composition import BASIC
-from cbs_lightning.config.schema import AUTO
+from cbs_lightning.config.schema import AUTO, RunConfig
 from cbs_lightning.errors import ConfigError
-from cbs_lightning.sweep.concurrency import AtATime, automatic, gpus_of
+from cbs_lightning.sweep.concurrency import Concurrency, automatic, gpus_of
 from cbs_lightning.sweep.slurm import queue as slurm
+from cbs_lightning.sweep.sweeper import BASIC
 from cbs_lightning.training.threads import cores
 
 WIDTHS = ("n_jobs", "array_parallelism")  # what launchers call it
@@ -19,10 +19,10 @@ SUBMITIT_SLURM = "hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmL
 ONE_BY_ONE = ("BasicLauncher", "LocalLauncher")  # Hydra's own and submitit's without a cluster
 
 
-def chosen(config: DictConfig, jobs: Sequence[DictConfig]) -> AtATime:
+def concurrency_of(config: DictConfig, jobs: Sequence[RunConfig]) -> Concurrency:
     """How many of a sweep's jobs run at a time; `config` is the sweep's own, with Hydra's part."""
     for key in ("jobs", "jobs_per_gpu"):
-        values = list(dict.fromkeys(str(job[key]) for job in jobs))
+        values = list(dict.fromkeys(str(getattr(job, key)) for job in jobs))
         if len(values) > 1:
             raise ConfigError(key, ",".join(values), "a sweep has one value of it")
     asked = jobs[0].jobs
@@ -30,17 +30,17 @@ def chosen(config: DictConfig, jobs: Sequence[DictConfig]) -> AtATime:
         _check_slurm(config.hydra, len(jobs))
         found = _as_launcher_says(config.hydra, asked)
     else:
-        found = automatic(jobs) if asked == AUTO else AtATime(asked, f"jobs={asked}")
+        found = automatic(jobs) if asked == AUTO else Concurrency(asked, f"jobs={asked}")
     local = "n_jobs" in config.hydra.launcher or not _names_launcher(config)
     return replace(
         found,
         runs=min(found.runs, len(jobs)),
         gpus=gpus_of(jobs) if local else 0,
-        elsewhere=elsewhere(config),
+        on_cluster=is_on_cluster(config),
     )
 
 
-def elsewhere(config: DictConfig) -> bool:
+def is_on_cluster(config: DictConfig) -> bool:
     """Whether the launcher is one of submitit's, whose jobs are a cluster's."""
     return "submitit_folder" in config.hydra.launcher
 
@@ -72,25 +72,25 @@ def _check_slurm(hydra: DictConfig, jobs: int) -> None:
         slurm.check_programs(name)
 
 
-def _as_launcher_says(hydra: DictConfig, asked: int | str) -> AtATime:
+def _as_launcher_says(hydra: DictConfig, asked: int | str) -> Concurrency:
     name = hydra.runtime.choices["hydra/launcher"]
     if (key := _width_key(hydra)) is None:
         if asked not in (AUTO, 1):
             reason = f"hydra/launcher={name} has settings of its own; allowed with it: auto"
             raise ConfigError("jobs", asked, reason)
         alone = str(hydra.launcher.get("_target_")).endswith(ONE_BY_ONE)
-        return AtATime(1, f"hydra/launcher={name}" if alone else f"in each process of {name}")
+        return Concurrency(1, f"hydra/launcher={name}" if alone else f"in each process of {name}")
     width, width_key = hydra.launcher[key], f"hydra.launcher.{key}"
     if not isinstance(width, int) or width == 0:
         raise ConfigError(width_key, width, "must be a whole number, not 0")
     runs = width if width > 0 else max(1, cores() + 1 + width)
     if asked in (AUTO, runs):
-        return AtATime(runs, f"{width_key}={width}")
+        return Concurrency(runs, f"{width_key}={width}")
     assert isinstance(asked, int)
     if any(override.lstrip("+").startswith(f"{width_key}=") for override in hydra.overrides.hydra):
         reason = f"{width_key}={width} says otherwise; set one of the two"
         raise ConfigError("jobs", asked, reason)
-    return AtATime(asked, f"jobs={asked}")
+    return Concurrency(asked, f"jobs={asked}")
 
 
 def _width_key(hydra: DictConfig) -> str | None:

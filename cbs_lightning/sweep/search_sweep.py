@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
 
-from omegaconf import DictConfig
-
+from cbs_lightning.config.identity import run_directory
+from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.console import count_of, duration, print_line
 from cbs_lightning.errors import UserError, output_errors
 from cbs_lightning.results.result import Result
@@ -15,10 +15,17 @@ from cbs_lightning.search.search import Search
 from cbs_lightning.search.settings import GROUP, SearchSettings
 from cbs_lightning.search.trials import Cell
 from cbs_lightning.sweep.combinations import Combination, combinations
-from cbs_lightning.sweep.concurrency import AtATime
-from cbs_lightning.sweep.job_loader import Job
-from cbs_lightning.sweep.sweep import Sweep, has_failed
-from cbs_lightning.training.run import publish_answer, run_directory, stored_run
+from cbs_lightning.sweep.sweep import (
+    Configs,
+    Listener,
+    Sweep,
+    has_failed,
+    print_start,
+    report,
+    shown_in_tensorboard,
+)
+from cbs_lightning.sweep.sweeper import Overrides
+from cbs_lightning.training.run import publish_answer, stored_run
 
 
 class SearchSweep(Sweep):
@@ -26,9 +33,9 @@ class SearchSweep(Sweep):
 
     def search(
         self,
-        named: dict[Job, DictConfig],
+        named: Configs,
         settings: SearchSettings,
-        config_of: Callable[[Job], DictConfig],
+        config_of: Callable[[Overrides], RunConfig],
     ) -> list[Result | None]:
         """The results that it rests on, None where a run failed; `named` is the command line's.
 
@@ -39,7 +46,7 @@ class SearchSweep(Sweep):
         configs = {
             job: each.configs[cell] for each in self.combinations for cell, job in each.jobs.items()
         }
-        at_a_time = self.check(configs)
+        self.concurrency = self.check(configs)
         self._look()
         self._began, self._runs, self._gradients = time.monotonic(), 0, 0
         self._known = {
@@ -47,10 +54,9 @@ class SearchSweep(Sweep):
             for each in self.combinations
             for cell, result in each.answers.items()
         }
-        self._say_beginning(at_a_time)
-        with self.watched(configs):
-            self.on_finished.insert(0, self._look)
-            limit = self._rounds()
+        self._print_start()
+        with shown_in_tensorboard(configs) as listeners:
+            limit = self._rounds([self._look, *listeners])
         return self._end(limit)
 
     def _look(self) -> None:
@@ -58,17 +64,17 @@ class SearchSweep(Sweep):
             with output_errors(Path(next(iter(each.configs.values())).output_dir)):
                 each.look()
 
-    def _rounds(self) -> str | None:
+    def _rounds(self, listeners: Sequence[Listener]) -> str | None:
         """Run them; what part of the budget is used up, if that is why they ended."""
         number = 0
         while unknown := self._unknown():
             if limit := self.budget.used_up(*self._spent()):
                 return limit
-            wanted = self._dealt(unknown)[: self._runs_left()]
+            wanted = self._deal(unknown)[: self._runs_left()]
             number += 1
-            self._say_round(number, wanted)
+            self._print_round(number, wanted)
             before = [_steps_to_go_on_from(each.configs[cell]) for each, cell in wanted]
-            found = self.launch({each.jobs[cell]: each.configs[cell] for each, cell in wanted})
+            found = self._launch_round(wanted, listeners)
             self._runs += len(wanted)
             for (each, cell), result, steps in zip(wanted, found, before, strict=True):
                 if has_failed(result):
@@ -78,18 +84,31 @@ class SearchSweep(Sweep):
             self._look()
         return None
 
-    def _dealt(self, unknown: list[Combination]) -> list[tuple[Combination, Cell]]:
+    def _launch_round(
+        self, wanted: Sequence[tuple[Combination, Cell]], listeners: Sequence[Listener]
+    ) -> list[Result | None]:
+        configs = {each.jobs[cell]: each.configs[cell] for each, cell in wanted}
+        limits = {
+            each.jobs[cell]: limit
+            for each, cell in wanted
+            if (limit := each.limit_of(cell)) is not None
+        }
+        return self.launch(configs, self.concurrency, listeners, "round", limits)
+
+    def _deal(self, unknown: list[Combination]) -> list[tuple[Combination, Cell]]:
         """As many runs as there are workers, in turns, and one of each combination at least.
 
         Combinations that differ in the threshold have runs in common. The strictest comes first:
         what it trains answers the others.
         """
         unknown = sorted(unknown, key=lambda each: each.threshold)
-        offers = [[(each, cell) for cell in each.propose(self.workers)] for each in unknown]
+        offers = [
+            [(each, cell) for cell in each.propose(self.concurrency.runs)] for each in unknown
+        ]
         found: dict[Path, tuple[Combination, Cell]] = {}
         for offer in filter(None, chain.from_iterable(zip_longest(*offers))):
             found.setdefault(run_directory(offer[0].configs[offer[1]]), offer)
-        return list(found.values())[: max(self.workers, len(unknown))]
+        return list(found.values())[: max(self.concurrency.runs, len(unknown))]
 
     def _unknown(self) -> list[Combination]:
         """Of which a further run would tell something."""
@@ -103,15 +122,15 @@ class SearchSweep(Sweep):
         return self.budget.runs - self._runs if self.budget.runs is not None else None
 
     def _end(self, limit: str | None) -> list[Result | None]:
-        found: dict[Job, Result | None] = {}
-        configs: dict[Job, DictConfig] = {}
+        found: dict[Overrides, Result | None] = {}
+        configs: Configs = {}
         for each in self.combinations:
             for cell, job in each.jobs.items():
                 if cell in each.answers or cell in each.search.failed:
                     configs[job], found[job] = each.configs[cell], each.answers.get(cell)
                 if cell in each.answers:
-                    publish_answer(each.configs[cell])
-        self.report(configs, list(found.values()))
+                    publish_answer(each.configs[cell], each.limit_of(cell))
+        report(configs, list(found.values()))
         for each in self.combinations:
             print_line(f"{each.name}: {each.verdict().summary}")
         if limit is not None:
@@ -127,28 +146,28 @@ class SearchSweep(Sweep):
             raise SystemExit(1)
         return list(found.values())
 
-    def _say_beginning(self, at_a_time: AtATime) -> None:
+    def _print_start(self) -> None:
         for each in self.combinations:
             print_line(f"{each.name}: {_range_in_words(each.search)}")
         what = "a search" if len(self.combinations) == 1 else f"{len(self.combinations)} searches"
-        self.say_beginning(f"{what}, {at_a_time}; {self._known_in_words()}")
+        print_start(f"{what}, {self.concurrency}; {self._known_in_words()}", self.concurrency)
 
-    def _say_round(self, number: int, wanted: Sequence[tuple[Combination, Cell]]) -> None:
+    def _print_round(self, number: int, wanted: Sequence[tuple[Combination, Cell]]) -> None:
         print_line(f"Round {number}, after {self._spent_in_words()}:")
         for each in self.combinations:
             if cells := [cell for owner, cell in wanted if owner is each]:
-                print_line(f"  {each.told()} Next: {_cells_in_words(each, cells)}.")
+                print_line(f"  {each.summary()} Next: {_cells_in_words(each, cells)}.")
 
     def _spent_in_words(self) -> str:
         """With the budget's limits, where it has some."""
         runs, gradients, hours = self._spent()
         budget = self.budget
-        told = {
+        parts = {
             count_of(runs, "run"): budget.runs and f"{budget.runs:,}",
             f"{gradients:,} gradients": budget.gradients and f"{budget.gradients:,}",
             duration(3600 * hours): budget.hours and f"{budget.hours:g} h",
         }
-        return ", ".join(f"{spent} of {most}" if most else spent for spent, most in told.items())
+        return ", ".join(f"{spent} of {most}" if most else spent for spent, most in parts.items())
 
     def _known_in_words(self) -> str:
         if not self._known:
@@ -172,7 +191,7 @@ def _cells_in_words(each: Combination, cells: Sequence[Cell]) -> str:
     )
 
 
-def _steps_to_go_on_from(cfg: DictConfig) -> int:
+def _steps_to_go_on_from(cfg: RunConfig) -> int:
     """Those that a run need not make again."""
     stored = stored_run(cfg)
     goes_on = (run_directory(cfg) / CHECKPOINT).exists()

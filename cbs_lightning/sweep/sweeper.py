@@ -13,9 +13,13 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from cbs_lightning.config.composition import complete
+from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.errors import UserError
-from cbs_lightning.sweep.job_loader import Job, JobLoader
+from cbs_lightning.sweep.job_loader import JobLoader
 
+BASIC = "basic"  # Hydra's own launcher, which runs one job after the other
+
+Overrides = tuple[str, ...]  # of one job
 Values = dict[str, list[str]]  # what a key is swept over, as key=value
 
 
@@ -37,7 +41,7 @@ class JobSweeper(Sweeper):
         self.hydra_context: HydraContext = HydraContext(self.config_loader, hydra_context.callbacks)
         self.task_function = task_function
 
-    def jobs(self, arguments: list[str]) -> list[Job]:
+    def jobs(self, arguments: list[str]) -> list[Overrides]:
         parser = OverridesParser.create(config_loader=self.config_loader)
         command = _values(parser.parse_overrides(arguments))
         if len(experiments := command.get("experiment", ())) > 1:
@@ -48,16 +52,16 @@ class JobSweeper(Sweeper):
         ]
         return cells(rows, command)
 
-    def config_of(self, job: Job) -> DictConfig:
-        cfg = self.config_loader.load_sweep_config(self.config, list(job))
+    def config_of(self, overrides: Overrides) -> RunConfig:
+        cfg = self.config_loader.load_sweep_config(self.config, list(overrides))
         return complete(cfg, cfg.hydra)
 
 
-def cells(rows: list[Values], command: Values) -> list[Job]:
+def cells(rows: list[Values], command: Values) -> list[Overrides]:
     """The jobs that the rows of a grid and the command line make together, each once."""
     named = [key for key in command if any(key in row for row in rows)]
     others = [values for key, values in command.items() if key not in named]
-    jobs: list[Job] = []
+    jobs: list[Overrides] = []
     for choice in itertools.product(*(command[key] for key in named)):
         chosen = dict(zip(named, choice, strict=True))
         having = [r for r in rows if all(v in r.get(key, [v]) for key, v in chosen.items())]
@@ -79,3 +83,7 @@ def _values(overrides: Iterable[Override]) -> Values:
         else:
             raise UserError(f"{override.input_line}: a grid needs a list of values or a range")
     return values
+
+
+def without(overrides: Overrides, *keys: str) -> Overrides:
+    return tuple(each for each in overrides if each.partition("=")[0].lstrip("+") not in keys)

@@ -86,15 +86,15 @@ def _answer(cfg: RunConfig, data: ImageDataModule, request: Request, job: Job) -
     return result
 
 
-def known_already(cfg: RunConfig, job: Job = ALONE) -> Result | None:
-    """The stored result, where it answers this very request; None: the run has to be looked at."""
+def known_already(cfg: RunConfig, job: Job = ALONE, *, quiet: bool = False) -> Result | None:
+    """The stored result, where it answers this very request; said in a line unless `quiet`."""
     stored = _read_stored(cfg)
     if stored is None:
         return None
     request = request_for(cfg, stored.result.data_size)
     if not _is_answer(stored, request, job.sfo_limit):
         return None
-    return _finished_already(cfg, stored.result, job)
+    return stored.result if quiet else _finished_already(cfg, stored.result, job)
 
 
 def stored_run(cfg: RunConfig) -> Run | None:

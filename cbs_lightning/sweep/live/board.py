@@ -1,21 +1,19 @@
-"""A sweep's board: every job tells how far it is, in a file that any process can read."""
+"""A sweep's board: every job reports how far it is, in a file that any process can read."""
 
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from io import TextIOBase
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
 from cbs_lightning.results.result import Status
 
-SAID = "said"  # what jobs print, while a live table has the terminal
+LINES = "said"
 
 
 class Phase(StrEnum):
@@ -44,19 +42,19 @@ class JobState:
     loss: float | None = None  # the latest one by the stop's rule
     seconds_left: float | None = None  # at most, to the end of the budget
     began: float | None = None
-    told: float = 0.0
+    updated: float = 0.0
 
     @property
     def seconds(self) -> float:
-        """Since the job began, when it told this."""
-        return self.told - self.began if self.began is not None else 0.0
+        """Since the job began, when this was reported."""
+        return self.updated - self.began if self.began is not None else 0.0
 
 
 class Board:
     """The states of a sweep's jobs, in a directory.
 
-    A job's own process tells of it, so a file has one writer at a time. Telling never fails: a
-    disk that is full makes a board that is out of date. Whoever has a log of its own does not print
+    A job's own process reports on it, so a file has one writer at a time. Reporting never fails: a
+    full disk makes a board that is out of date. Whoever has a log of its own does not print
     `beside_table`.
     """
 
@@ -64,16 +62,16 @@ class Board:
         self.directory = directory
         self.beside_table = beside_table
         self._read: dict[str, tuple[tuple[int, int], JobState]] = {}
-        self._said = 0  # bytes that were read
+        self._lines_read = 0  # bytes that were read
 
     def plan(self, jobs: Sequence[JobState]) -> None:
         for state in jobs:
             self._write(state)
 
-    def tell(self, job: int, **changes: Any) -> None:
+    def update(self, job: int, **changes: Any) -> None:
         with suppress(OSError, ValueError):
             state = _parsed(self._path(job).read_bytes())
-            self._write(replace(state, **changes, told=time.time()))
+            self._write(replace(state, **changes, updated=time.time()))
 
     def jobs(self) -> list[JobState]:
         """All jobs in their order; only files that changed since the last call are read."""
@@ -85,21 +83,26 @@ class Board:
         return sorted((state for _, state in self._read.values()), key=lambda state: state.job)
 
     @property
+    def lines(self) -> Path:
+        """What jobs print, while a live table has the terminal."""
+        return self.directory / LINES
+
+    @property
     def live(self) -> bool:
         """Whether a table shows the board, so that nothing else may print to the terminal."""
-        return self.beside_table and (self.directory / SAID).exists()
+        return self.beside_table and self.lines.exists()
 
     def go_live(self) -> None:
         with suppress(OSError):
-            (self.directory / SAID).touch()
+            self.lines.touch()
 
     def new_lines(self) -> list[str]:
         """What jobs printed since the last call."""
-        with suppress(OSError), (self.directory / SAID).open("rb") as file:
-            file.seek(self._said)
+        with suppress(OSError), self.lines.open("rb") as file:
+            file.seek(self._lines_read)
             lines, _, _ = file.read().rpartition(b"\n")
             if lines:
-                self._said += len(lines) + 1
+                self._lines_read += len(lines) + 1
                 return lines.decode(errors="replace").split("\n")
         return []
 
@@ -126,30 +129,6 @@ def _parsed(content: bytes) -> JobState:
     status = values.pop("status")
     phase = Phase(values.pop("phase"))
     return JobState(**values, phase=phase, status=Status(status) if status else None)
-
-
-def board_of(cfg: DictConfig) -> Board | None:
-    """The board of the sweep that the configuration is a job of."""
-    if not cfg.sweep.board:
-        return None
-    return Board(Path(cfg.sweep.board), beside_table=not cfg.sweep.elsewhere)
-
-
-def tell(cfg: DictConfig, **changes: Any) -> None:
-    """Tell of the configuration's job, if it is one of a sweep."""
-    if (board := board_of(cfg)) is not None:
-        board.tell(cfg.sweep.job, **changes)
-
-
-@contextmanager
-def printing_beside_table(cfg: DictConfig) -> Iterator[None]:
-    """While inside, what is printed goes to the board where a live table has the terminal."""
-    board = board_of(cfg)
-    if board is None or not board.live:
-        yield
-        return
-    with Lines(board.directory / SAID) as said, redirect_stdout(said), redirect_stderr(said):
-        yield
 
 
 class Lines(TextIOBase):

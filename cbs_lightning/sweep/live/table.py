@@ -59,7 +59,7 @@ class LiveTable:
     def show(self, jobs: Sequence[JobState]) -> None:
         width, height = self.live.console.size
         self._erase_wrapped(width)
-        text = drawn(jobs, self.workers, time.time() - self.started, width, height)
+        text = draw(jobs, self.workers, time.time() - self.started, width, height)
         self.live.update(text, refresh=True)
         self._lines = list(text.split(allow_blank=True))
         self.print_lines()
@@ -77,7 +77,7 @@ class LiveTable:
             self._lines = []
 
 
-def drawn(jobs: Sequence[JobState], workers: int, elapsed: float, width: int, height: int) -> Text:
+def draw(jobs: Sequence[JobState], workers: int, elapsed: float, width: int, height: int) -> Text:
     """All that is shown, in fewer than `height` lines of `width`.
 
     It is a text, not rich's table, which takes the interpreter five times as long: a job of a
@@ -104,7 +104,7 @@ def rows_shown(jobs: Sequence[JobState], most: int) -> list[JobState]:
     for job in jobs:
         phases[job.phase].append(job)
     running, waiting = phases[Phase.RUNNING][:most], phases[Phase.WAITING]
-    finished = sorted(phases[Phase.FINISHED], key=lambda job: (job.told, job.job), reverse=True)
+    finished = sorted(phases[Phase.FINISHED], key=lambda job: (job.updated, job.job), reverse=True)
     room = most - len(running)
     next_ones = min(len(waiting), max(room // 2, room - len(finished)))
     shown = running + waiting[:next_ones] + finished[: room - next_ones]

@@ -4,18 +4,8 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
-from omegaconf import DictConfig
-
-from cbs_lightning.console import duration
 from cbs_lightning.results.result import UNFINISHED
-from cbs_lightning.sweep.live.board import JobState, Phase, board_of
-
-
-def sweep_left(cfg: DictConfig) -> str | None:
-    """In words, how long the sweep goes on that the configuration is a job of, if anything says."""
-    board = board_of(cfg)
-    seconds = sweep_seconds_left(board.jobs(), cfg.sweep.workers) if board is not None else None
-    return f"about {duration(seconds)} left" if seconds else None
+from cbs_lightning.sweep.live.board import JobState, Phase
 
 
 def sweep_seconds_left(jobs: Sequence[JobState], workers: int) -> float | None:

@@ -8,18 +8,19 @@ from itertools import starmap
 from pathlib import Path
 
 from hydra.core.utils import JobReturn, JobStatus
-from omegaconf import DictConfig
 from submitit import Job, SlurmJob
 
+from cbs_lightning.config.identity import run_directory, run_title
+from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.console import count_of, print_line
 from cbs_lightning.errors import UserError
 from cbs_lightning.files import scratch_of
 from cbs_lightning.results.locks import BusyError
 from cbs_lightning.results.result import Result, Status, describe
-from cbs_lightning.sweep.live.board import Phase, tell
+from cbs_lightning.sweep.job import SweepJob
 from cbs_lightning.sweep.slurm import queue as slurm
 from cbs_lightning.sweep.slurm.queue import Queued
-from cbs_lightning.training.run import known_already, run_directory, run_title
+from cbs_lightning.training.run import known_already
 
 OUTPUT = "_0_log.out"  # how submitit names what a job's only task prints
 LOOK_SECONDS = 1.0  # between two looks for what jobs have left
@@ -41,9 +42,10 @@ class RunJob:
     `log`, a link to what the latest job prints, is how such a job is found again.
     """
 
-    def __init__(self, overrides: list[str], cfg: DictConfig) -> None:
+    def __init__(self, overrides: list[str], cfg: RunConfig, sweep_job: SweepJob) -> None:
         self.overrides = overrides
         self.cfg = cfg
+        self.sweep_job = sweep_job
         self.directory = run_directory(cfg)
         self.log = self.directory.parent / slurm.FOLDER / f"{self.directory.name}.log"
         self.job: Job[JobReturn] | None = None
@@ -86,19 +88,19 @@ class RunJob:
         assert self.job is not None
         if self.earlier or state is not None:
             with suppress(UserError, OSError):
-                self.value = known_already(self.cfg)
+                self.value = known_already(self.cfg, self.sweep_job)
             if self.value is not None or state is None:
                 return
             self.value = UserError(f"SLURM ended its job {self.job.job_id} ({state})")
         else:
             self.value = _left_by(self.job)
-        title = run_title(self.cfg)
+        title = self.sweep_job.title(run_title(self.cfg))
         if isinstance(self.value, Result):
             print_line(f"{title}: {describe(self.value)}")
         elif isinstance(self.value, BusyError):
             print_line(f"{title}: another process works on it; comes last")
         else:
-            tell(self.cfg, phase=Phase.FINISHED, status=Status.FAILED)
+            self.sweep_job.ended(Status.FAILED)
             print_line(f"{title}: failed: {self.value}; its log: {self.log}")
 
     def returned(self) -> JobReturn:
@@ -108,10 +110,10 @@ class RunJob:
 
 
 def wait(jobs: Sequence[RunJob]) -> None:
-    """Until all have ended, each of which is told of."""
+    """Until all have ended; a line says how each did."""
     left = list(jobs)
     queue: dict[str, Queued] = {}
-    told: set[str] = set()  # reasons to wait
+    printed: set[str] = set()  # reasons to wait
     gone: dict[RunJob, float] = {}  # since when SLURM does not have it in its queue
     asked = time.monotonic()
     while left:
@@ -121,7 +123,7 @@ def wait(jobs: Sequence[RunJob]) -> None:
             with suppress(UserError):  # a controller may be away for a while
                 queue = slurm.queue()
                 gone = {job: gone.get(job, now) for job in left if job.seen(queue).state in OVER}
-                _tell_reasons(left, queue, told)
+                _print_reasons(left, queue, printed)
         for job in list(left):
             if job.seen(queue).state == PENDING:
                 continue
@@ -139,14 +141,14 @@ def wait(jobs: Sequence[RunJob]) -> None:
 
 def patient_queue() -> dict[str, Queued]:
     """SLURM's, as soon as it answers."""
-    told = False
+    said = False
     while True:
         try:
             return slurm.queue()
         except UserError as error:
-            if not told:
+            if not said:
                 print_line(f"{error}; asked again until it answers")
-            told = True
+            said = True
             time.sleep(ASK_SECONDS)
 
 
@@ -166,16 +168,16 @@ def _elements(array: str, indices: list[str]) -> str:
     return f"{array}_{indices[0]}" if indices[0] else array
 
 
-def _tell_reasons(jobs: Sequence[RunJob], queue: dict[str, Queued], told: set[str]) -> None:
+def _print_reasons(jobs: Sequence[RunJob], queue: dict[str, Queued], printed: set[str]) -> None:
     """Each once, of those for which jobs may wait for ever."""
     waiting: dict[str, list[RunJob]] = {}
     for job in jobs:
         if (seen := job.seen(queue)).state == PENDING:
             reason, *_ = seen.reason.split(",")  # details may follow
             waiting.setdefault(reason, []).append(job)
-    for reason in sorted(waiting.keys() - told):
+    for reason in sorted(waiting.keys() - printed):
         if reason.startswith(TELLING):
-            told.add(reason)
+            printed.add(reason)
             number = count_of(len(waiting[reason]), "job")
             print_line(f"SLURM lets {number} wait ({reason}): {ids(waiting[reason])}")
 

@@ -1,0 +1,150 @@
+"""What a sweep tells a job: where to report, when to stop, its GPU, its SFO limit.
+
+Hydra's launchers carry strings, so it travels as the text of one key, `sweep`.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import (
+    AbstractContextManager,
+    contextmanager,
+    nullcontext,
+    redirect_stderr,
+    redirect_stdout,
+)
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from cbs_lightning.callbacks.job import Gpu
+from cbs_lightning.callbacks.progress import Progress
+from cbs_lightning.console import duration
+from cbs_lightning.results.result import Result, Status
+from cbs_lightning.results.sfo_limit import SfoLimit
+from cbs_lightning.sweep.gpus import own_gpu
+from cbs_lightning.sweep.live.board import Board, Lines, Phase
+from cbs_lightning.sweep.live.time_left import sweep_seconds_left
+
+
+@dataclass(frozen=True)
+class SweepJob:
+    """The `Job` of a run that is part of a sweep."""
+
+    number: int  # from 1
+    count: int  # of the sweep's jobs
+    workers: int  # how many run at a time
+    started: float  # when the sweep did, in seconds since 1970
+    part: str = "sweep"  # what this is a job of, in words: a sweep, or a round of a search
+    on_cluster: bool = False  # whether it has a machine's share, signals and a log of its own
+    waits: bool = True  # for a run that another process has locked
+    board_directory: str | None = None
+    stop_file: str | None = None  # when it appears, jobs save themselves and no further one starts
+    gpus: int = 0  # over how many the jobs are spread
+    slots: str | None = None  # a directory in which a job takes one of them
+    sfo_limit_file: str | None = None
+
+    in_sweep = True
+
+    @classmethod
+    def parse(cls, text: str) -> "SweepJob":
+        return cls(**json.loads(text))
+
+    def override(self) -> str:
+        """For Hydra, to which quotes and dollars have a meaning of their own."""
+        text = json.dumps(asdict(self)).replace("'", r"\u0027").replace("$", r"\u0024")
+        return f"sweep='{text}'"
+
+    @property
+    def sharing(self) -> int:
+        return 1 if self.on_cluster else self.workers
+
+    @property
+    def leaves_signals(self) -> bool:
+        return self.stop_file is not None
+
+    @cached_property
+    def board(self) -> Board | None:
+        if self.board_directory is None:
+            return None
+        return Board(Path(self.board_directory), beside_table=not self.on_cluster)
+
+    @property
+    def shown_live(self) -> bool:
+        return self.board is not None and self.board.live
+
+    @cached_property
+    def sfo_limit(self) -> SfoLimit | None:
+        return SfoLimit(Path(self.sfo_limit_file)) if self.sfo_limit_file else None
+
+    def title(self, run: str) -> str:
+        return f"[{self.number}/{self.count}] {run}"
+
+    def stop_requested(self) -> bool:
+        return self.stop_file is not None and Path(self.stop_file).exists()
+
+    def began(self) -> None:
+        self._update(phase=Phase.RUNNING, began=time.time())
+
+    def update(self, progress: Progress) -> None:
+        self._update(
+            steps=progress.steps,
+            max_steps=progress.max_steps,
+            steps_per_epoch=progress.steps_per_epoch,
+            first_loss=progress.first_loss,
+            loss=progress.loss,
+            seconds_left=progress.seconds_left,
+        )
+
+    def finished(self, result: Result, *, already: bool = False) -> None:
+        self._update(
+            phase=Phase.FINISHED,
+            status=result.status,
+            known=already,
+            steps=result.steps_answered,
+            steps_per_epoch=result.steps_per_epoch,
+            loss=result.loss,
+        )
+
+    def ended(self, status: Status) -> None:
+        """Without a result to show."""
+        self._update(phase=Phase.FINISHED, status=status)
+
+    def postponed(self) -> None:
+        self._update(phase=Phase.WAITING)
+
+    def time_left(self) -> str | None:
+        left = self._left()
+        return f"{left} for the {self.part}" if left else None
+
+    def times(self) -> str:
+        if self.shown_live:
+            return ""
+        so_far = f"; {self.part} {duration(time.time() - self.started)} so far"
+        left = self._left()
+        return f"{so_far}, {left}" if left else so_far
+
+    def gpu(self, device_type: str) -> AbstractContextManager[Gpu | None]:
+        if self.slots is None or device_type != "cuda":
+            return nullcontext()
+        return own_gpu(Path(self.slots), self.workers, self.gpus, self.stop_requested)
+
+    @contextmanager
+    def printing_beside_table(self) -> Iterator[None]:
+        """While inside, what is printed goes to the board where a live table has the terminal."""
+        if self.board is None or not self.board.live:
+            yield
+            return
+        with Lines(self.board.lines) as lines, redirect_stdout(lines), redirect_stderr(lines):
+            yield
+
+    def _left(self) -> str | None:
+        if self.board is None:
+            return None
+        seconds = sweep_seconds_left(self.board.jobs(), self.workers)
+        return f"about {duration(seconds)} left" if seconds else None
+
+    def _update(self, **changes: Any) -> None:
+        if self.board is not None:
+            self.board.update(self.number, **changes)
