@@ -24,7 +24,7 @@ from cbs_lightning.results.locks import BusyError
 from cbs_lightning.results.result import Status
 from cbs_lightning.results.store import read_run
 from cbs_lightning.sweep import gpus
-from cbs_lightning.sweep.concurrency import automatic
+from cbs_lightning.sweep.concurrency import Concurrency, automatic
 from cbs_lightning.sweep.gpus import disagreement, gpu_title, slot_directory, visible_gpus
 from cbs_lightning.sweep.launching import concurrency_of
 from cbs_lightning.training.memory import automatic_slice

@@ -24,7 +24,7 @@ from cbs_lightning.reporting.figures.study import drawn
 from cbs_lightning.results import store
 from cbs_lightning.results.result import Status
 from cbs_lightning.results.store import read_run
-from cbs_lightning.sweep.tuning import expanded
+from cbs_lightning.sweep.tuning import expand
 from cbs_lightning.training.build import learning_rate
 from cbs_lightning.training.run import run
 from tests.conftest import TINY
@@ -220,7 +220,7 @@ def test_tuning_tries_each_rate_and_trains_nothing_twice(cli, tmp_path):
 def test_a_rate_is_tried_once_however_it_is_spelled(scalings, typed, factors):
     shared = ("optimizer=sgd", f"optimizer.lr={typed}", f"lr_tuning={factors}")
     jobs = [(*shared, f"lr_scaling={scaling}") for scaling in scalings]
-    found = expanded({job: compose(list(job)) for job in jobs}, lambda job: compose(list(job)))
+    found = expand({job: compose(list(job)) for job in jobs}, lambda job: compose(list(job)))
     assert [cfg.names.variant for cfg in found.values()] == [f"sgd lr={typed}", "sgd lr=3"]
 
 

@@ -326,7 +326,7 @@ def test_a_job_that_slurm_ended_is_named_with_its_log(submitted, monkeypatch, ca
     wait([submitted])
     assert isinstance(submitted.value, UserError)
     ended = f"SLURM ended its job 7_0 (OUT_OF_MEMORY); its log: {submitted.log}"
-    assert capsys.readouterr().out == f"adam b=256: failed: {ended}\n"
+    assert capsys.readouterr().out == f"[1/1] adam b=256: failed: {ended}\n"
 
 
 def test_a_job_that_slurm_has_forgotten_is_over(submitted, monkeypatch, capsys):
@@ -358,7 +358,9 @@ def test_what_failed_in_a_job_is_told_as_it_is_here(submitted, capsys, value, st
     submitted.job.leave(value, status)
     wait([submitted])
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 1 and lines[0].startswith("adam b=256: failed: ") and told in lines[0]
+    assert (
+        len(lines) == 1 and lines[0].startswith("[1/1] adam b=256: failed: ") and told in lines[0]
+    )
     assert str(submitted.log) in lines[0]
 
 
