@@ -16,7 +16,7 @@ MISSED = (Status.EXHAUSTED, Status.DIVERGED, Status.ABANDONED)
 
 
 @dataclass(frozen=True)
-class Point:
+class BatchSizePoint:
     """The runs of a curve with one batch size, a run a seed."""
 
     batch_size: int
@@ -79,20 +79,20 @@ class Curve:
     optimizer: str
     threshold: float
     rule: RuleName
-    points: tuple[Point, ...]
+    points: tuple[BatchSizePoint, ...]
 
     @property
     def data_size(self) -> int:
         return self.points[0].runs[0].data_size
 
     @property
-    def distinct_points(self) -> tuple[Point, ...]:
+    def distinct_points(self) -> tuple[BatchSizePoint, ...]:
         """Without batch sizes that are, like a smaller one, the whole data set."""
         points = {point.effective_batch_size: point for point in reversed(self.points)}
         return tuple(sorted(points.values(), key=lambda point: point.batch_size))
 
     @property
-    def best(self) -> Point | None:
+    def best(self) -> BatchSizePoint | None:
         """The measured critical batch size: the least median SFO where all seeds reached.
 
         Of equal ones the largest, which takes the fewest steps.
@@ -108,13 +108,13 @@ class Curve:
         return len(sizes) > 1 and best in (sizes[0], sizes[-1])
 
     @property
-    def fastest(self) -> Point | None:
+    def fastest(self) -> BatchSizePoint | None:
         """The least median of measured seconds where all seeds reached."""
         complete = [point for point in self.distinct_points if point.all_reached]
         return min(complete, key=lambda point: point.seconds or math.inf, default=None)
 
     @property
-    def unreached(self) -> tuple[Point, ...]:
+    def unreached(self) -> tuple[BatchSizePoint, ...]:
         """Where a run did not reach the threshold and was not given up by a search."""
         return tuple(point for point in self.points if len(point.missed) > len(point.abandoned))
 
@@ -153,7 +153,7 @@ def curves(results: Iterable[Result]) -> list[Curve]:
     for _, group in groupby(sorted(answered, key=curve_key), curve_key):
         runs = sorted(group, key=lambda run: (run.batch_size, run.seed))
         points = tuple(
-            Point(batch_size, tuple(same))
+            BatchSizePoint(batch_size, tuple(same))
             for batch_size, same in groupby(runs, lambda run: run.batch_size)
         )
         first = runs[0]

@@ -8,7 +8,8 @@ from cbs_lightning.analysis.curves import Curve, curves
 from cbs_lightning.analysis.hyperparameters import Panel, hyperparameter_panels
 from cbs_lightning.analysis.loss_curves import LossCurve, loss_curve
 from cbs_lightning.analysis.lr_comparison import LrComparison, lr_comparisons, tuned_curves
-from cbs_lightning.analysis.recommend import Recommendation, recommend
+from cbs_lightning.analysis.recommend import recommend
+from cbs_lightning.analysis.recommendation import Recommendation
 from cbs_lightning.analysis.summary import summary_rows, usual_request
 from cbs_lightning.analysis.thresholds import AcrossThresholds, across_thresholds
 from cbs_lightning.console import count_of
@@ -84,12 +85,12 @@ class Study:
         """Whether there is something to draw against the batch size."""
         return not self.panels or any(len(curve.points) > 1 for curve in self.curves)
 
-    def told(self) -> list[str]:
+    def summary_lines(self) -> list[str]:
         """For people: the answer, and what the thresholds and hyperparameters say."""
         return [
             f"{self.name}: {self.asked}, {count_of(len(self.runs), 'run')}",
-            *(f"  {line}" for found in self.recommendations for line in found.told()),
-            *(f"  {line}" for found in self.lr_comparisons for line in found.told()),
+            *(f"  {line}" for found in self.recommendations for line in found.summary_lines()),
+            *(f"  {line}" for found in self.lr_comparisons for line in found.summary_lines()),
             *(f"  {found.variant}: {found.joint.describe()}" for found in self.across),
             *(f"  {panel.describe()}" for panel in self.panels),
         ]

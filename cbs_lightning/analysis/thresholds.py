@@ -6,7 +6,8 @@ from itertools import groupby
 from typing import Any
 
 from cbs_lightning.analysis.curves import Curve, curves
-from cbs_lightning.analysis.recommend import Recommendation, recommend
+from cbs_lightning.analysis.recommend import recommend
+from cbs_lightning.analysis.recommendation import Recommendation
 from cbs_lightning.fit.joint import JointFit, joint_fit
 from cbs_lightning.fit.measurements import FEWEST_SIZES
 from cbs_lightning.results.result import Result

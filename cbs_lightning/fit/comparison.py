@@ -9,10 +9,10 @@ from typing import overload
 from numpy.typing import ArrayLike
 
 from cbs_lightning.console import count_of
+from cbs_lightning.fit.curve_fit import Fit, fit_measurements
 from cbs_lightning.fit.forms import FREE
 from cbs_lightning.fit.measurements import FEWEST_SIZES, Measurements, Unreached, measurements
 from cbs_lightning.fit.minimum import Minimum, measured_minimum
-from cbs_lightning.fit.single import Fit, fit_measurements
 
 ALIKE = 2.0  # models whose AICc differ by less are taken to fit alike
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from cbs_lightning.fit.curve_fit import fit_measurements
 from cbs_lightning.fit.likelihood import LEAST_SIGMA, Floats, LogCurve, Observations, aicc, maximise
 from cbs_lightning.fit.measurements import FEWEST_SIZES, Measurements
-from cbs_lightning.fit.single import fit_measurements
 from cbs_lightning.theory.theorem import Constants
 
 CONTRADICTION = 10.0  # in AICc: beyond that hardly any support is left

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cbs_lightning.analysis.lr_comparison import LrComparison
-from cbs_lightning.analysis.recommend import LEVEL, OVERHEAD, Recommendation
+from cbs_lightning.analysis.recommendation import LEVEL, OVERHEAD, Recommendation
 from cbs_lightning.analysis.thresholds import AcrossThresholds
 from cbs_lightning.files import write_atomically
 
@@ -30,22 +30,28 @@ def write_recommendations(
         "level": LEVEL,
         "overhead": OVERHEAD,
         "variants": [
-            asdict(one) | {"across_thresholds": by_variant.get(one.variant)} for one in found
+            _recommendation(one) | {"across_thresholds": by_variant.get(one.variant)}
+            for one in found
         ],
         "learning_rates": [one.as_json() for one in lr],
     }
     path = directory / RECOMMENDATION
-    write_atomically(path, (json.dumps(_plain(values), indent=2) + "\n").encode())
+    write_atomically(path, (json.dumps(_json_values(values), indent=2) + "\n").encode())
     return path
 
 
-def _plain(value: Any) -> Any:
+def _recommendation(found: Recommendation) -> dict[str, Any]:
+    """The file's key for the caveats is `unknowns`, on which scripts rely."""
+    return {{"caveats": "unknowns"}.get(key, key): value for key, value in asdict(found).items()}
+
+
+def _json_values(value: Any) -> Any:
     if isinstance(value, dict):
         if isinstance(value.get("interval"), tuple):  # 0 is as open an end as infinity
             value = value | {"interval": [end or math.inf for end in value["interval"]]}
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _json_values(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_json_values(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -7,7 +7,7 @@ from io import StringIO
 from pathlib import Path
 from statistics import median
 
-from cbs_lightning.analysis.curves import Curve, Point
+from cbs_lightning.analysis.curves import BatchSizePoint, Curve
 from cbs_lightning.files import write_atomically
 from cbs_lightning.reporting.paper import PaperCell, paper_cells
 from cbs_lightning.results.result import Result
@@ -50,7 +50,7 @@ def table_rows(study: str, curves: list[Curve]) -> list[Row]:
     return rows
 
 
-def _measured_row(variant: str, point: Point, cell: PaperCell | None) -> Row:
+def _measured_row(variant: str, point: BatchSizePoint, cell: PaperCell | None) -> Row:
     shown = point.reached or point.runs
     statuses = sorted({str(run.status) for run in point.runs})
     return Row(

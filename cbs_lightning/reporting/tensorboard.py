@@ -20,7 +20,7 @@ from tensorboard.plugins.custom_scalar.layout_pb2 import (
 from tensorboard.plugins.image import metadata as images
 from tensorboard.util.tensor_util import make_tensor_proto
 
-from cbs_lightning.analysis.curves import Curve, Point
+from cbs_lightning.analysis.curves import BatchSizePoint, Curve
 from cbs_lightning.files import remove_scratch
 from cbs_lightning.results.events import EventWriter, event_paths, replace_events
 from cbs_lightning.results.locks import held
@@ -105,7 +105,7 @@ def _curve_events(curve: Curve, octaves: bool) -> bytes:
     return content.getvalue()
 
 
-def _points(curve: Curve) -> list[Point]:
+def _points(curve: Curve) -> list[BatchSizePoint]:
     return [point for point in curve.points if point.all_reached]
 
 

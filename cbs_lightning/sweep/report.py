@@ -36,9 +36,9 @@ def print_report(results: list[Result | None], directories: list[Path]) -> None:
         console.print(f"With {count_of(len(earlier), 'earlier run')} of the study:")
     own = curves([*found, *earlier])
     for curve in [*own, *(tuned.curve for tuned in tuned_curves(own))]:
-        console.print("\n".join(recommend(curve).told()), highlight=False)
+        console.print("\n".join(recommend(curve).summary_lines()), highlight=False)
     for compared in lr_comparisons(own):
-        console.print("\n".join(compared.told()), highlight=False)
+        console.print("\n".join(compared.summary_lines()), highlight=False)
 
 
 def write_and_tell(studies: dict[Path, bool]) -> None:
@@ -54,8 +54,8 @@ def write_and_tell(studies: dict[Path, bool]) -> None:
 
 
 def _write(directory: Path) -> None:
-    from cbs_lightning.reporting.figures import write_files
     from cbs_lightning.reporting.report import write_page
+    from cbs_lightning.reporting.study_files import write_files
 
     study, lines = read(directory)
     if study is not None:

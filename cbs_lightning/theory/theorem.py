@@ -33,7 +33,7 @@ class Constants:
     def vi_bound(self, K: ArrayLike, b: ArrayLike) -> float | Floats:
         """Theorem 3.1 (i): VI(K, θ) is at most this."""
         steps, sizes = _positive_array("K", K), _positive_array("b", b)
-        return _plain(self.c1 / steps + self.c2 / sizes + self.c3)
+        return _scalar_or_array(self.c1 / steps + self.c2 / sizes + self.c3)
 
     @overload
     def steps(self, b: float, eps: float) -> float | None: ...
@@ -56,7 +56,7 @@ class Constants:
     def sfo(self, b: ArrayLike, eps: float) -> float | Floats | None:
         """Theorem 3.1 (iii): K(b)·b, where K(b) is defined."""
         steps = self.steps(b, eps)
-        return None if steps is None else _plain(steps * np.asarray(b, float))
+        return None if steps is None else _scalar_or_array(steps * np.asarray(b, float))
 
     def critical_batch(self, eps: float) -> float | None:
         """b* = 2C₂/(ε - C₃), which minimises K(b)·b. None where ε ≤ C₃, or C₂ = 0 (no noise)."""
@@ -222,5 +222,5 @@ def _positive_array(name: str, values: ArrayLike) -> Floats:
     return array
 
 
-def _plain(values: NDArray[np.float64] | np.float64) -> float | Floats:
+def _scalar_or_array(values: NDArray[np.float64] | np.float64) -> float | Floats:
     return values if np.ndim(values) else float(values)

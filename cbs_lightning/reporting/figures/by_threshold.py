@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from cbs_lightning.analysis.recommend import LEVEL
+from cbs_lightning.analysis.recommendation import LEVEL
 from cbs_lightning.analysis.thresholds import AcrossThresholds
 from cbs_lightning.console import count_of
 from cbs_lightning.reporting.colors import colors_of

@@ -108,18 +108,18 @@ def _draw_least(axes: Axes, compared: LrComparison, looks: dict[Scaling, dict[st
 
 
 def _draw_rates(axes: Axes, compared: LrComparison, looks: dict[Scaling, dict[str, Any]]) -> None:
-    drawn = {
+    rates_by_scaling = {
         scaling: {point.batch_size: lr_of(point) for point in curve.points}
         for scaling, curve in compared.curves.items()
     }
-    rates = [lr for own in drawn.values() for lr in own.values()]
+    rates = [lr for own in rates_by_scaling.values() for lr in own.values()]
     if compared.tuned is not None:
         tried = [(b, lr) for b, own in compared.tuned.tried.items() for lr in own]
         sizes, others = zip(*tried, strict=True)
         axes.scatter(sizes, others, s=6, color=TRIED, lw=0, zorder=1)
         rates += others
-        drawn[Scaling.TUNED] = compared.tuned.chosen
-    for scaling, own in drawn.items():
+        rates_by_scaling[Scaling.TUNED] = compared.tuned.best_rates
+    for scaling, own in rates_by_scaling.items():
         axes.plot(list(own), list(own.values()), ms=3.2, zorder=3, **looks[scaling])
     set_plain_log(axes, min(rates), max(rates))
 

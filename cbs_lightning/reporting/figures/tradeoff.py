@@ -7,8 +7,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cbs_lightning.analysis.curves import Curve, Point
-from cbs_lightning.analysis.recommend import OVERHEAD, Recommendation
+from cbs_lightning.analysis.curves import BatchSizePoint, Curve
+from cbs_lightning.analysis.recommendation import OVERHEAD, Recommendation
 from cbs_lightning.console import count_of
 from cbs_lightning.reporting.colors import colors_of
 from cbs_lightning.reporting.figures.style import (
@@ -104,7 +104,7 @@ def _draw_curve(
             axes.plot(choice.sfo, getattr(choice, name), color=color, mfc="none", zorder=4, **look)
 
 
-def _name_size(axes: Axes, point: Point, name: str, color: str) -> None:
+def _name_size(axes: Axes, point: BatchSizePoint, name: str, color: str) -> None:
     place = (point.sfo or 0.0, getattr(point, name))
     offset: dict[str, Any] = {"xytext": (4, 3), "textcoords": "offset points"}
     axes.annotate(str(point.batch_size), place, fontsize=5.5, color=color, **offset)

@@ -11,10 +11,11 @@ import numpy as np
 
 from cbs_lightning.analysis.curves import Curve, curves
 from cbs_lightning.analysis.loss_curves import LossCurve, loss_curve
-from cbs_lightning.analysis.recommend import LEVEL, recommend
+from cbs_lightning.analysis.recommend import recommend
+from cbs_lightning.analysis.recommendation import LEVEL
 from cbs_lightning.analysis.study import Study
 from cbs_lightning.console import count_of
-from cbs_lightning.fit.single import Fit
+from cbs_lightning.fit.curve_fit import Fit
 from cbs_lightning.reporting.colors import colors_of, marks_of
 from cbs_lightning.reporting.tables import table_rows
 from cbs_lightning.results.result import Result, Run, answer
@@ -96,7 +97,9 @@ def _choices(study: Study) -> list[dict[str, Any]]:
         found.append(
             _choice(rule, threshold)
             | {
-                "answers": [[_plain(getattr(run, key)) for key in ANSWER] for run in answers],
+                "answers": [
+                    [_rounded_if_float(getattr(run, key)) for key in ANSWER] for run in answers
+                ],
                 "says": sorted(says, key=lambda one: str(one["variant"])),
             }
         )
@@ -116,7 +119,7 @@ def _says(curve: Curve) -> dict[str, Any]:
     found = recommend(curve)
     return {
         "variant": curve.variant,
-        "told": found.told(),
+        "told": found.summary_lines(),
         "least": found.least_sfo.batch_size if found.least_sfo else None,
         "fastest": found.fastest.batch_size if found.fastest else None,
         "critical_batch": _rounded(found.critical_batch),
@@ -129,14 +132,14 @@ def _says(curve: Curve) -> dict[str, Any]:
                 "aicc": _rounded(form.aicc),
                 "rms": _rounded(form.rms_log_error),
                 "reason": form.reason,
-                **_drawn(curve, curve.comparison.by_name(form.model)),
+                **_fitted_line(curve, curve.comparison.by_name(form.model)),
             }
             for form in found.fits
         ],
     }
 
 
-def _drawn(curve: Curve, fitted: Fit) -> dict[str, Any]:
+def _fitted_line(curve: Curve, fitted: Fit) -> dict[str, Any]:
     asked = [point.batch_size for point in curve.points if point.reached]
     if len(set(asked)) < 2 or math.isnan(fitted.A):
         return {}
@@ -183,7 +186,7 @@ def _ran(results: list[Result]) -> list[dict[str, Any]]:
             "machine": result.machine,
             "commit": result.commit,
             **{f"version of {name}": version for name, version in result.versions.items()},
-            **dict(_flat(result.configuration)),
+            **dict(_flatten(result.configuration)),
         }
         for key, value in told.items():
             if value is not None:
@@ -194,10 +197,10 @@ def _ran(results: list[Result]) -> list[dict[str, Any]]:
     ]
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
     for key, value in values.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from _flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
@@ -207,7 +210,7 @@ def _ends(interval: tuple[float, float] | None) -> list[float | None] | None:
     return [_rounded(end) if end else None for end in interval] if interval else None
 
 
-def _plain(value: Any) -> Any:
+def _rounded_if_float(value: Any) -> Any:
     return _rounded(value) if isinstance(value, float) else value
 
 

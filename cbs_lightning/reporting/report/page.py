@@ -32,7 +32,7 @@ def write_page(study: Study) -> Path:
 
 
 def page(study: Study) -> str:
-    told = [found.told() for found in study.recommendations]
+    told = [found.summary_lines() for found in study.recommendations]
     values = json.dumps(content(study), separators=(",", ":"), allow_nan=False)
     return Template(_part("page.html")).substitute(
         title=html.escape(f"{study.name}: which batch size?"),

@@ -160,7 +160,7 @@ class Fit:
         """The parameters of fits to resampled data."""
         shape = Shape.of(self.data)
         rng = np.random.default_rng(0)
-        drawn = self.data.resampled(rng, BOOTSTRAPS) if self.data.replicated else self._drawn(rng)
+        drawn = self.data.resampled(rng, BOOTSTRAPS) if self.data.replicated else self._redraw(rng)
         shape = replace(shape, observations=drawn)
         own = (
             math.log1p((self.B0 + self.B1) / shape.unit),
@@ -168,7 +168,7 @@ class Fit:
         )
         return shape.solve(self.model, np.tile(own, (BOOTSTRAPS, 1))).parameters
 
-    def _drawn(self, rng: np.random.Generator) -> Observations:
+    def _redraw(self, rng: np.random.Generator) -> Observations:
         """log K anew about the curve, with the scatter about it, which few runs tell but roughly:
         every resample has another one, as Student's distribution has it."""
         observations, reached = self.data.observations, self.data.reached
