@@ -109,6 +109,11 @@ class Fit:
             raise ValueError(f"level must be in (0, 1), not {level}")
         if self.model == "mccandlish" or self.data.distinct <= len(FREE[self.model]):
             return None
+        if level not in self._intervals:
+            self._intervals[level] = self._find_interval(level)
+        return self._intervals[level]
+
+    def _find_interval(self, level: float) -> tuple[float, float]:
         basis = self._basis
         if basis.data.replicated:
             shape = Shape.of(basis.data)
@@ -147,6 +152,11 @@ class Fit:
             found * math.exp(-math.hypot(max(below, 0.0), form)),
             found * math.exp(math.hypot(max(above, 0.0), form)),
         )
+
+    @cached_property
+    def _intervals(self) -> dict[float, tuple[float, float]]:
+        """Those found so far, by level: they take longer than the fit itself."""
+        return {}
 
     @cached_property
     def _basis(self) -> "Fit":

@@ -29,7 +29,7 @@ from cbs_lightning.sweep.job_loader import Job
 from cbs_lightning.sweep.launching import ONE_BY_ONE, chosen, elsewhere, with_launcher
 from cbs_lightning.sweep.live.board import Board, JobState, Phase, printing_beside_table
 from cbs_lightning.sweep.live.watcher import watched_board
-from cbs_lightning.sweep.report import print_report, write_and_tell
+from cbs_lightning.sweep.report import report
 from cbs_lightning.sweep.slurm import queue as slurm
 from cbs_lightning.sweep.stopping import StopFile, stop_file_on_signal
 from cbs_lightning.training.run import find_data, known_already, run_directory
@@ -91,8 +91,7 @@ class Sweep:
             yield
 
     def report(self, configs: dict[Job, DictConfig], found: list[Result | None]) -> None:
-        print_report(found, [run_directory(cfg) for cfg in configs.values()])
-        write_and_tell(_studies(configs))
+        report(found, [run_directory(cfg) for cfg in configs.values()], _studies(configs))
 
     def _launcher(self, runs: int) -> Launcher:
         return Plugins.instance().instantiate_launcher(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cbs_lightning.analysis.curves import Curve, curves
+from cbs_lightning.analysis.curves import Curve
 from cbs_lightning.analysis.loss_curves import LossCurve, loss_curve
 from cbs_lightning.analysis.recommend import recommend
 from cbs_lightning.analysis.recommendation import LEVEL
@@ -83,14 +83,15 @@ def _losses(curve: LossCurve) -> dict[str, Any]:
 
 def _choices(study: Study) -> list[dict[str, Any]]:
     """For every rule and threshold: each run's answer, and what they say together."""
-    rows: dict[tuple[str, float], list[Result]] = defaultdict(list)
+    rows: dict[tuple[RuleName, float], list[Result]] = defaultdict(list)
     for row in study.rows:
-        rows[str(row.rule), row.threshold].append(row)
+        rows[row.rule, row.threshold].append(row)
     found = []
     for (rule, threshold), answers in rows.items():
-        own = (rule, threshold) == (str(study.request.rule), study.request.threshold)
+        own = (rule, threshold) == (study.request.rule, study.request.threshold)
         untold = [] if own else [run.variant for run in answers if run.status is None]
-        says = [_says(curve) for curve in curves(answers) if curve.variant not in untold]
+        own_curves = study.curves_by_request.get((rule, threshold), [])
+        says = [_says(curve) for curve in own_curves if curve.variant not in untold]
         for variant, missing in Counter(untold).items():
             runs = sum(run.variant == variant for run in answers)
             says.append(_cannot_say(variant, missing, runs, threshold))

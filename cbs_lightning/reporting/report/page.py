@@ -32,13 +32,12 @@ def write_page(study: Study) -> Path:
 
 
 def page(study: Study) -> str:
-    told = [found.summary_lines() for found in study.recommendations]
     values = json.dumps(content(study), separators=(",", ":"), allow_nan=False)
     return Template(_part("page.html")).substitute(
         title=html.escape(f"{study.name}: which batch size?"),
         study=html.escape(study.name),
-        asked=html.escape(f"{study.asked}, {count_of(len(study.runs), 'run')}"),
-        answers="\n".join(_answer(lines) for lines in told),
+        asked=html.escape(f"{study.request_in_words}, {count_of(len(study.runs), 'run')}"),
+        answers="\n".join(_answer(found.summary_lines()) for found in study.recommendations),
         style=_part("page.css"),
         libraries="\n".join(_part(name) for name in LIBRARIES),
         script="\n".join(_part(name) for name in SCRIPTS),
