@@ -17,7 +17,7 @@ MISSED = (Status.EXHAUSTED, Status.DIVERGED, Status.ABANDONED)
 
 @dataclass(frozen=True)
 class BatchSizePoint:
-    """The runs of a curve with one batch size, a run a seed."""
+    """The runs of a curve with one batch size, one run per seed; its numbers are medians."""
 
     batch_size: int
     runs: tuple[Result, ...]
@@ -73,7 +73,17 @@ class BatchSizePoint:
 
 @dataclass(frozen=True)
 class Curve:
-    """The runs of one variant at one threshold and rule, by batch size."""
+    """The runs of one variant at one threshold and rule, by batch size.
+
+    >>> from cbs_lightning.analysis.example import example_results
+    >>> (curve,) = curves(example_results())
+    >>> curve.variant, curve.threshold, [point.batch_size for point in curve.points]
+    ('adam', 0.1, [4, 8, 16, 32, 64, 128, 256])
+    >>> curve.best.batch_size, curve.best.sfo
+    (16, 4320)
+    >>> print(f"fitted b* = {curve.comparison.critical_batch:.1f}")
+    fitted b* = 11.5
+    """
 
     variant: str
     optimizer: str
@@ -124,7 +134,7 @@ class Curve:
         return tuple(sorted({run.seed for run in runs}))
 
     def measurements(self) -> Measurements:
-        """What a curve can be fitted to: b as it was, at most the whole data set."""
+        """What the forms are fitted to; b is the effective one, at most the whole data set."""
         reached = [run for point in self.points for run in point.reached]
         return measurements(
             [run.effective_batch_size for run in reached],
@@ -138,12 +148,24 @@ class Curve:
 
     @cached_property
     def comparison(self) -> Comparison:
-        """The forms fitted to it, the best first."""
+        """The forms fitted to this curve, the best first; fitted when first asked for."""
         return compare_measurements(self.measurements())
 
 
 def curves(results: Iterable[Result]) -> list[Curve]:
-    """Group results into curves; those without an answer to their request are left out."""
+    """Group results into curves, one per variant, threshold and rule.
+
+    Args:
+        results: In any order. Those without a status, whose losses end before an answer, are left
+            out.
+
+    Returns:
+        The curves, by variant, threshold and rule.
+
+    >>> from cbs_lightning.analysis.example import example_results
+    >>> [(curve.variant, len(curve.points)) for curve in curves(example_results())]
+    [('adam', 7)]
+    """
 
     def curve_key(run: Result) -> tuple[str, float, str]:
         return run.variant, run.threshold, run.rule

@@ -51,7 +51,7 @@ class Panel:
         return any(run.status is not Status.REACHED for run in self.at(value))
 
     def constants(self, value: float) -> Constants | None:
-        """The theorem's with assumed values; None for what it is not about, such as β₁ = 0."""
+        """The theorem's constants with assumed values; None where it does not hold (β₁ = 0)."""
         theirs = THEOREM.get(self.optimizer)
         settings: dict[str, Any] = self.base | {self.name: value}
         if theirs is None or settings.get("beta1") == 0:
@@ -61,7 +61,7 @@ class Panel:
         )
 
     def bounds(self, value: float) -> dict[str, float]:
-        """On VI at the base's K: the theorem's, and for Adam the sharper sum."""
+        """Bounds on VI at the base's K: the theorem's, and for Adam the sharper sum."""
         steps, found = self.steps(self.base[self.name]), self.constants(value)
         if steps is None or found is None:
             return {}
@@ -77,7 +77,7 @@ class Panel:
         return text
 
     def describe(self) -> str:
-        """Where the measured steps and the bounds are least."""
+        """A sentence that says where the measured steps and the bounds are least."""
         others = [f"{NAMES[name]} = {v:g}" for name, v in self.base.items() if name != self.name]
         told = ", ".join([self.optimizer, f"b = {self.batch_size}", *others])
         steps = {v: found for v in self.values if (found := self.steps(v)) is not None}
@@ -104,6 +104,7 @@ def _places(found: dict[float, float], wanted: float) -> str:
 
 
 def hyperparameter_panels(results: list[Result]) -> list[Panel]:
+    """Find the hyperparameters that vary alone, over three or more values."""
     told = (Status.REACHED, Status.EXHAUSTED, Status.DIVERGED)  # of one given up K is not known
     answered = [run for run in results if run.status in told]
     panels = []

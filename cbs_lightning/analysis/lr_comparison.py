@@ -57,7 +57,7 @@ class LrComparison:
         return next(iter(self.curves.values())).optimizer
 
     def summary_lines(self) -> list[str]:
-        """For people: b* of each, what tuning brings, and which learning rates that takes."""
+        """Lines to print: b* of each, what tuning brings, and which learning rates that takes."""
         least = [
             f"{_least_in_words(curve)} {WORDS[scaling]}" for scaling, curve in self.curves.items()
         ]
@@ -97,7 +97,10 @@ class LrComparison:
 
 
 def lr_comparisons(curves: Iterable[Curve]) -> list[LrComparison]:
-    """Of the same threshold and rule; of several reference batch sizes the first counts."""
+    """Compare curves of the same threshold and rule.
+
+    Of scaled curves that differ in the reference batch size alone, the first counts.
+    """
     return [
         compared
         for _, same in groupby(sorted(curves, key=_request_key), _request_key)
@@ -139,9 +142,10 @@ def _least_sfo(curve: Curve) -> float:
 
 
 def tuned_curves(curves: Iterable[Curve]) -> list[Tuned]:
-    """Of curves that differ in a fixed learning rate alone, at two or more batch sizes.
+    """Tune the learning rate over curves that differ in a fixed one alone.
 
-    A tuned one has all batch sizes of such curves, also those at which one rate alone was tried.
+    That takes two or more batch sizes with several rates. A tuned curve has all batch sizes of such
+    curves, also those at which one rate alone was tried.
     """
     fixed = [curve for curve in curves if _scaling(curve) is Scaling.NONE]
 

@@ -16,6 +16,26 @@ from cbs_lightning.fit.minimum import largest_within
 
 
 def recommend(curve: Curve) -> Recommendation:
+    """Say which batch size to use, by the runs of one curve.
+
+    Args:
+        curve: The runs of one variant at one threshold and rule; `curves` makes them of results.
+
+    Returns:
+        The batch size with the fewest gradient evaluations, two alternatives, the fitted b*, and
+        what the runs leave open.
+
+    >>> from cbs_lightning.analysis.curves import curves
+    >>> from cbs_lightning.analysis.example import example_results
+    >>> (curve,) = curves(example_results())
+    >>> found = recommend(curve)
+    >>> found.least_sfo.batch_size, found.fastest.batch_size
+    (16, 256)
+    >>> print(f"{found.critical_batch:.1f}")
+    11.5
+    >>> found.caveats
+    ('One seed: seed=0,1,2 tells how far K scatters.',)
+    """
     comparison = curve.comparison
     data = comparison.best.data
     minimum = comparison.measured

@@ -47,7 +47,7 @@ class Study:
 
     @cached_property
     def answers(self) -> list[Result]:
-        """Of every run, in the same order."""
+        """What every run answers to `request`, in the order of `runs`."""
         return [answer(run.result, run.trajectory, self.request) for run in self.runs]
 
     @cached_property
@@ -66,7 +66,7 @@ class Study:
 
     @cached_property
     def rows(self) -> list[Result]:
-        """Of `summary.csv`: every run's answers to every threshold by both rules."""
+        """What every run answers to every threshold by both rules: the rows of `summary.csv`."""
         return summary_rows(self.runs)
 
     @cached_property
@@ -88,7 +88,7 @@ class Study:
 
     @cached_property
     def loss_curves(self) -> dict[str, list[LossCurve]]:
-        """By variant; of runs that have a reading at all."""
+        """The losses of every run with a reading, by variant."""
         found: dict[str, list[LossCurve]] = {}
         for run, result in zip(self.runs, self.answers, strict=True):
             curve = loss_curve(run, result)
@@ -110,7 +110,7 @@ class Study:
         return not self.panels or any(len(curve.points) > 1 for curve in self.curves)
 
     def summary_lines(self) -> list[str]:
-        """For people: the answer, and what the thresholds and hyperparameters say."""
+        """Lines to print: the answers, and what the thresholds and hyperparameters say."""
         return [
             f"{self.name}: {self.request_in_words}, {count_of(len(self.runs), 'run')}",
             *(f"  {line}" for found in self.recommendations for line in found.summary_lines()),

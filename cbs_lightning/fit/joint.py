@@ -65,7 +65,7 @@ class JointFit:
         return Constants(self.c1, self.c2, self.c3).critical_batch(threshold)
 
     def describe(self) -> str:
-        """In a sentence."""
+        """A sentence on whether the thresholds agree with the theorem."""
         if self.reason:
             return f"C1, C2 and C3 cannot be told: {self.reason}."
         thresholds = ", ".join(f"{threshold:g}" for threshold in self.thresholds)
