@@ -111,7 +111,7 @@ class _Review:
         ]
 
     def same_epochs(self) -> list[str]:
-        """By rule epoch K is rounded up to whole epochs."""
+        """Batch sizes that rule epoch cannot tell apart, since it rounds K up to whole epochs."""
         if self.curve.rule is not RuleName.EPOCH:
             return []
         epochs = [point for point in self.curve.points if point.epochs == self.least.epochs]
@@ -155,7 +155,7 @@ class _Review:
         ]
 
     def abandoned(self) -> list[str]:
-        """With the SFO at which the search gave up, the least of several seeds."""
+        """Runs given up by a search, with their SFO by then, the least of several seeds."""
         places = [
             f"{point.batch_size} (SFO > {min(run.sfo_answered for run in point.abandoned):,})"
             for point in self.curve.points
@@ -185,7 +185,7 @@ class _Review:
         return found
 
     def in_a_gap(self) -> int | None:
-        """In the middle of a gap of more than an octave beside the least SFO; the wider one."""
+        """The middle of the wider gap beside the least SFO, if it is more than an octave."""
         sizes = self._sizes
         place = sizes.index(self.least.batch_size)
         gaps = []

@@ -97,7 +97,7 @@ class Curve:
 
     @property
     def distinct_points(self) -> tuple[BatchSizePoint, ...]:
-        """Without batch sizes that are, like a smaller one, the whole data set."""
+        """The points, without those that are the whole data set as a smaller batch size is."""
         points = {point.effective_batch_size: point for point in reversed(self.points)}
         return tuple(sorted(points.values(), key=lambda point: point.batch_size))
 

@@ -79,24 +79,24 @@ class Panel:
     def describe(self) -> str:
         """A sentence that says where the measured steps and the bounds are least."""
         others = [f"{NAMES[name]} = {v:g}" for name, v in self.base.items() if name != self.name]
-        told = ", ".join([self.optimizer, f"b = {self.batch_size}", *others])
+        text = ", ".join([self.optimizer, f"b = {self.batch_size}", *others])
         steps = {v: found for v in self.values if (found := self.steps(v)) is not None}
         if not steps:
-            return f"{told}: no {NAMES[self.name]} reached the threshold."
+            return f"{text}: no {NAMES[self.name]} reached the threshold."
         fewest, most = min(steps.values()), max(steps.values())
-        told += f": fewest steps ({fewest:,.0f}) at {NAMES[self.name]} = {_places(steps, fewest)}"
+        text += f": fewest steps ({fewest:,.0f}) at {NAMES[self.name]} = {_places(steps, fewest)}"
         if any(run.steps == run.first_reading for v in self.values for run in self.at(v)):
-            told += "; some with the rule's first reading, so that K may be smaller"
+            text += "; some with the rule's first reading, so that K may be smaller"
         if missed := [v for v in self.values if self.missed(v)]:
-            told += f"; not reached at {', '.join(f'{v:g}' for v in missed)}"
+            text += f"; not reached at {', '.join(f'{v:g}' for v in missed)}"
         else:
-            told += f", most ({most:,.0f}) at {_places(steps, most)}"
+            text += f", most ({most:,.0f}) at {_places(steps, most)}"
         for name in (THE_BOUND, THE_SUM):
             bounds = {v: all_[name] for v in self.values if name in (all_ := self.bounds(v))}
             if bounds:
                 least = _places(bounds, min(bounds.values()))
-                told += f"; {name}, constants assumed, is least at {least}"
-        return f"{told}."
+                text += f"; {name}, constants assumed, is least at {least}"
+        return f"{text}."
 
 
 def _places(found: dict[float, float], wanted: float) -> str:
@@ -105,8 +105,8 @@ def _places(found: dict[float, float], wanted: float) -> str:
 
 def hyperparameter_panels(results: list[Result]) -> list[Panel]:
     """Find the hyperparameters that vary alone, over three or more values."""
-    told = (Status.REACHED, Status.EXHAUSTED, Status.DIVERGED)  # of one given up K is not known
-    answered = [run for run in results if run.status in told]
+    known = (Status.REACHED, Status.EXHAUSTED, Status.DIVERGED)  # of one given up K is not known
+    answered = [run for run in results if run.status in known]
     panels = []
     for key, group in groupby(sorted(answered, key=_alike), _alike):
         runs = list(group)

@@ -127,7 +127,7 @@ class Fit:
             low, high = map(float, _quantiles(shape.critical(basis._resampled), level))
         else:
             low, high = _profile_interval(basis, level)
-        return self._widened(low, high, level)
+        return self._widen(low, high, level)
 
     def band(self, b: ArrayLike, level: float = 0.9) -> tuple[Floats, Floats] | None:
         """Lower and upper bounds of K at every b, between which the share `level` of the curves
@@ -149,7 +149,7 @@ class Fit:
             low, high = (own * edge / middle for edge in _quantiles(found, level))
         return np.fmin(low, own), np.fmax(high, own)
 
-    def _widened(self, low: float, high: float, level: float) -> tuple[float, float]:
+    def _widen(self, low: float, high: float, level: float) -> tuple[float, float]:
         """The interval with the error of the form added, which is independent of the noise."""
         found = self.critical_batch
         if found is None:
@@ -170,7 +170,7 @@ class Fit:
     def _basis(self) -> "Fit":
         """The fit to the seeds' means where they miss the form by more than seeds explain."""
         if self.lack_of_fit is not None and self.lack_of_fit < MISFIT:
-            return fit_measurements(self.data.collapsed(), self.model)
+            return fit_measurements(self.data.collapse(), self.model)
         return self
 
     @cached_property
@@ -178,7 +178,7 @@ class Fit:
         """The parameters of fits to resampled data."""
         shape = Shape.of(self.data)
         rng = np.random.default_rng(0)
-        drawn = self.data.resampled(rng, BOOTSTRAPS) if self.data.replicated else self._redraw(rng)
+        drawn = self.data.resample(rng, BOOTSTRAPS) if self.data.replicated else self._redraw(rng)
         shape = replace(shape, observations=drawn)
         own = (
             math.log1p((self.B0 + self.B1) / shape.unit),
@@ -242,7 +242,7 @@ def fit_measurements(data: Measurements, model: str) -> Fit:
         raise ValueError(f"model must be one of {', '.join(FREE)}, not {model!r}")
     parameters = len(FREE[model])
     if data.distinct < parameters:
-        return _unfitted(data, model)
+        return _empty_fit(data, model)
     shape = Shape.of(data)
     found = shape.solve(model, STARTS)
     best = int(np.argmax(found.log_likelihood))
@@ -325,7 +325,7 @@ def _reason(data: Measurements, model: str, critical: float) -> str:
     return ""
 
 
-def _unfitted(data: Measurements, model: str) -> Fit:
+def _empty_fit(data: Measurements, model: str) -> Fit:
     nan = math.nan
     reason = _reason(data, model, 0.0)
     return Fit(model, nan, nan, nan, nan, math.inf, nan, nan, None, reason, None, data)

@@ -43,7 +43,7 @@ def measured_minimum(
     sfo = float(data.median_sfo(data.log_steps[None], sizes)[0, best])
     rng = np.random.default_rng(0)
     if data.replicated:
-        drawn = data.resampled(rng, RESAMPLES).log_steps[:, ~data.observations.censored]
+        drawn = data.resample(rng, RESAMPLES).log_steps[:, ~data.observations.censored]
     elif noise is not None and math.isfinite(noise):
         drawn = rng.normal(data.log_steps, noise, (RESAMPLES, len(data.log_steps)))
     else:

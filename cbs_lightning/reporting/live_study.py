@@ -23,7 +23,7 @@ DOTS_PER_INCH = 120
 
 
 class LiveSweep:
-    """To be called when runs have finished: shows what there is.
+    """Shows the finished runs of a study in TensorBoard; to be called when runs have finished.
 
     The figures are drawn every minute at most, by another process of the lowest priority, since
     drawing in this one would take time from a run that trains here, and be counted as its.
@@ -65,7 +65,7 @@ def draw_sweep(study_directory: Path) -> None:
 
 
 def _curves(study_directory: Path) -> list[Curve]:
-    """Without runs that cannot be read."""
+    """The curves of the runs that can be read."""
     found = {}
     for directory in run_directories(study_directory):
         try:

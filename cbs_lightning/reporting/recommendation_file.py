@@ -22,7 +22,7 @@ def write_recommendations(
     across: list[AcrossThresholds],
     lr: Iterable[LrComparison] = (),
 ) -> Path:
-    """Ends of intervals that are open, and numbers that are not known, are null."""
+    """Write the answers; open ends of intervals and unknown numbers are null."""
     by_variant = {one.variant: one.as_json() for one in across}
     values = {
         "schema_version": SCHEMA_VERSION,
@@ -46,6 +46,7 @@ def _recommendation(found: Recommendation) -> dict[str, Any]:
 
 
 def _json_values(value: Any) -> Any:
+    """The same with lists for tuples, and None for numbers that JSON does not have."""
     if isinstance(value, dict):
         if isinstance(value.get("interval"), tuple):  # 0 is as open an end as infinity
             value = value | {"interval": [end or math.inf for end in value["interval"]]}

@@ -101,7 +101,7 @@ def csv_table(rows: list[Row]) -> str:
 
 def markdown_tables(rows: list[Row]) -> str:
     parts = []
-    for variant, header, cells in _printed(rows):
+    for variant, header, cells in _tables_of_text(rows):
         lines = [f"### {variant}", "", _line(header), _line(["---:"] * len(header))]
         parts.append("\n".join(lines + [_line(cell) for cell in cells]) + "\n")
     return "\n".join(parts)
@@ -109,7 +109,7 @@ def markdown_tables(rows: list[Row]) -> str:
 
 def latex_tables(rows: list[Row]) -> str:
     parts = []
-    for variant, header, cells in _printed(rows):
+    for variant, header, cells in _tables_of_text(rows):
         lines = [
             rf"\begin{{table}}\caption{{{_latex(variant)}}}\centering",
             rf"\begin{{tabular}}{{{'r' * len(header)}}}",
@@ -124,7 +124,7 @@ def latex_tables(rows: list[Row]) -> str:
     return "\n".join(parts)
 
 
-def _printed(rows: list[Row]) -> list[tuple[str, list[str], list[list[str]]]]:
+def _tables_of_text(rows: list[Row]) -> list[tuple[str, list[str], list[list[str]]]]:
     """Per variant: its name, the header and the cells, as text."""
     tables = []
     for variant in dict.fromkeys(row.variant for row in rows):

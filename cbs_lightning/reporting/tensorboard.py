@@ -55,7 +55,7 @@ def write_sweep_events(
 
 
 def write_sweep_curves(study_directory: Path, study_curves: list[Curve]) -> None:
-    """The curves alone; the layout and figures stay as they are."""
+    """Write the curves alone; the layout and figures stay as they are."""
     with suppress(Timeout), _sweep_held(study_directory):
         _write_curves(study_directory / SWEEP, study_curves)
 

@@ -27,12 +27,13 @@ from cbs_lightning.reporting.figures.style import (
     WIDTH,
     add_legend,
     draw_band,
+    draw_unreached,
     key,
     markers_of,
     set_batch_sizes,
     set_octaves,
     set_round_ticks,
-    shortened,
+    shorten,
 )
 from cbs_lightning.reporting.paper import PaperCell
 from cbs_lightning.results.result import Result
@@ -111,7 +112,9 @@ def draw(
         missed = [curve for curve in study_curves if curve.unreached]
         alike = len({curve.optimizer for curve in missed}) < len(missed)
         for row, curve in enumerate(missed):
-            _draw_unreached(axes, curve, row, colors[curve.optimizer], named=alike)
+            sizes_missed = [point.batch_size for point in curve.unreached]
+            label = shorten(curve.variant, 24) if alike else ""
+            draw_unreached(axes, sizes_missed, row, colors[curve.optimizer], label)
         if missed:
             draw_band(axes, UNREACHED_ROW * len(missed) + 0.01)
         first = study_curves[0] if study_curves else None
@@ -216,26 +219,6 @@ def _draw_abandoned(axes: Axes, curve: Curve, quantity: Quantity, color: str) ->
     axes.plot(sizes, bounds, color=color, ls="none", zorder=3, **ABANDONED)
 
 
-def _draw_unreached(axes: Axes, curve: Curve, row: int, color: str, named: bool) -> None:
-    """Batch sizes that did not reach the threshold, at the top edge: K is above the budget."""
-    sizes = [point.batch_size for point in curve.unreached]
-    height = 1 - UNREACHED_ROW * (row + 0.6)
-    if named:
-        look: dict[str, Any] = {"fontsize": 5, "color": color, "transform": axes.transAxes}
-        axes.text(1.01, height, shortened(curve.variant, 24), va="center", **look)
-    axes.plot(
-        sizes,
-        [height] * len(sizes),
-        ls="none",
-        marker="x",
-        markersize=4.2,
-        markeredgewidth=1.2,
-        color=color,
-        transform=axes.get_xaxis_transform(),
-        clip_on=False,
-    )
-
-
 def _set_values(axes: Axes, study_curves: list[Curve], quantity: Quantity) -> None:
     values = [
         found
@@ -279,7 +262,7 @@ def _names(
         critical = curve.comparison.critical_batch if fitted else None
         told += f", fitted b* = {critical:.3g}" if critical is not None else ""
         color, marker = colors[curve.optimizer], markers[curve.variant]
-        name = shortened(curve.variant, 62 - len(told))
+        name = shorten(curve.variant, 62 - len(told))
         handles.append(key(name + told, color=color, marker=marker, ms=3.8))
     return handles
 
@@ -310,4 +293,4 @@ def _title(study: str, study_curves: list[Curve]) -> str:
     seeds = {seed for curve in study_curves for seed in curve.seeds}
     told = f"{len(seeds)} seeds, median" if len(seeds) > 1 else "".join(f"seed {s}" for s in seeds)
     rule = f"rule {study_curves[0].rule}, " if study_curves else ""
-    return f"{shortened(study)}: {rule}{told or 'no run finished'}"
+    return f"{shorten(study)}: {rule}{told or 'no run finished'}"

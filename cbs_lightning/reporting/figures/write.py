@@ -29,7 +29,7 @@ LONGEST_NAME = 80  # characters of a file's
 
 
 def write_figures(study: Study) -> list[Path]:
-    """All of them, the contact sheet of all first; one that is no longer drawn is removed."""
+    """Write all figures and remove those no longer drawn; return the paths, contact sheet first."""
     directory = study.directory / FIGURES
     pictures: list[Path] = []
     for name, figure in figures_of(study):
@@ -42,7 +42,7 @@ def write_figures(study: Study) -> list[Path]:
 
 
 def _remove_others(manifest: Path, pictures: list[Path]) -> None:
-    """Of the files that were written the last time, those that were not written now."""
+    """Remove the files that were written the last time, but not now."""
     before = manifest.read_text().splitlines() if manifest.exists() else []
     names = [path.name for path in pictures]
     for name in set(before) - set(names):
@@ -52,7 +52,7 @@ def _remove_others(manifest: Path, pictures: list[Path]) -> None:
 
 
 def figures_of(study: Study) -> Iterator[tuple[str, Figure]]:
-    """The study's figures, the most telling first, with their names."""
+    """Draw the study's figures one by one, the most telling first, with their names."""
     paper = paper_cells(study.name)
     found: dict[str, Figure | None] = {}
     if study.over_batch_sizes:

@@ -64,9 +64,9 @@ def _run(study: Study, run: Run, variants: list[str]) -> dict[str, Any]:
         "seed": result.seed,
         "sliced": result.sliced,
         "steps_run": result.steps_run,
-        "epochs_run": _rounded(result.epochs_run),
-        "seconds_per_step": _rounded(result.seconds_per_step),
-        "test_accuracy": _rounded(result.test_accuracy),
+        "epochs_run": _round(result.epochs_run),
+        "seconds_per_step": _round(result.seconds_per_step),
+        "test_accuracy": _round(result.test_accuracy),
         "device": result.device,
         "losses": {
             rule: _losses(
@@ -78,7 +78,7 @@ def _run(study: Study, run: Run, variants: list[str]) -> dict[str, Any]:
 
 
 def _losses(curve: LossCurve) -> dict[str, Any]:
-    return {"at": curve.steps.tolist(), "loss": [_rounded(float(loss)) for loss in curve.loss]}
+    return {"at": curve.steps.tolist(), "loss": [_round(float(loss)) for loss in curve.loss]}
 
 
 def _choices(study: Study) -> list[dict[str, Any]]:
@@ -99,7 +99,7 @@ def _choices(study: Study) -> list[dict[str, Any]]:
             _choice(rule, threshold)
             | {
                 "answers": [
-                    [_rounded_if_float(getattr(run, key)) for key in ANSWER] for run in answers
+                    [_round_if_float(getattr(run, key)) for key in ANSWER] for run in answers
                 ],
                 "says": sorted(says, key=lambda one: str(one["variant"])),
             }
@@ -108,7 +108,7 @@ def _choices(study: Study) -> list[dict[str, Any]]:
 
 
 def _cannot_say(variant: str, missing: int, runs: int, threshold: float) -> dict[str, Any]:
-    """Of a variant some of whose runs stopped too soon: the others alone would mislead."""
+    """What is said of a variant some of whose runs stopped too soon; the rest would mislead."""
     stopped = f"{missing} of {count_of(runs, 'run')} stopped before {threshold:g} could be told"
     told = f"{variant}: {stopped}. Run again with stop.loss={threshold:g} to know."
     nothing = dict.fromkeys(("least", "fastest", "critical_batch"))
@@ -123,15 +123,15 @@ def _says(curve: Curve) -> dict[str, Any]:
         "told": found.summary_lines(),
         "least": found.least_sfo.batch_size if found.least_sfo else None,
         "fastest": found.fastest.batch_size if found.fastest else None,
-        "critical_batch": _rounded(found.critical_batch),
+        "critical_batch": _round(found.critical_batch),
         "shown": curve.comparison.shown is not None,
         "forms": [
             {
                 "model": form.model,
-                "critical_batch": _rounded(form.critical_batch),
+                "critical_batch": _round(form.critical_batch),
                 "interval": _ends(form.interval),
-                "aicc": _rounded(form.aicc),
-                "rms": _rounded(form.rms_log_error),
+                "aicc": _round(form.aicc),
+                "rms": _round(form.rms_log_error),
                 "reason": form.reason,
                 **_fitted_line(curve, curve.comparison.by_name(form.model)),
             }
@@ -151,7 +151,7 @@ def _fitted_line(curve: Curve, fitted: Fit) -> dict[str, Any]:
         low, high = (np.minimum(edge, HIGHEST) for edge in band)
     values = {"b": grid, "steps": fitted.steps(sizes), "low": low, "high": high}
     return {
-        name: [_rounded(float(value)) for value in np.atleast_1d(found)]
+        name: [_round(float(value)) for value in np.atleast_1d(found)]
         for name, found in values.items()
         if found is not None
     }
@@ -208,15 +208,15 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str,
 
 def _ends(interval: tuple[float, float] | None) -> list[float | None] | None:
     """An open end is null."""
-    return [_rounded(end) if end else None for end in interval] if interval else None
+    return [_round(end) if end else None for end in interval] if interval else None
 
 
-def _rounded_if_float(value: Any) -> Any:
-    return _rounded(value) if isinstance(value, float) else value
+def _round_if_float(value: Any) -> Any:
+    return _round(value) if isinstance(value, float) else value
 
 
-def _rounded(value: float | None) -> float | None:
-    """To what can be seen; None also for what is not finite."""
+def _round(value: float | None) -> float | None:
+    """The value with the digits that can be seen; None where it is not finite."""
     if value is None or not math.isfinite(value):
         return None
     return float(f"{value:.7g}")

@@ -46,7 +46,7 @@ def page(study: Study) -> str:
 
 
 def _answer(lines: list[str]) -> str:
-    """As the script writes it, for readers without one."""
+    """An item of the list of answers, as the page's script writes it, for readers without one."""
     first, *others = (html.escape(line.strip()) for line in lines)
     return f"<li><strong>{first}</strong>{''.join(f'<p>{line}</p>' for line in others)}</li>"
 
