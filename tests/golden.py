@@ -9,7 +9,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from cbs_lightning.analysis.study import read
-from cbs_lightning.reporting.figures.study import drawn
+from cbs_lightning.reporting.figures import figures_of
 from tests.studies import make_full_study, make_run, make_searched_study
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -27,7 +27,7 @@ def figures(directory: Path) -> Iterator[tuple[str, Figure]]:
     for name, wanted in studies.items():
         study, _ = read(directory / name)
         assert study is not None
-        for figure_name, figure in drawn(study):
+        for figure_name, figure in figures_of(study):
             if wanted is None or figure_name in wanted:
                 yield f"{name}_{figure_name}", figure
 

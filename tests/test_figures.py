@@ -16,18 +16,19 @@ from cbs_lightning.analysis.hyperparameters import ASSUMED, by_optimizer, hyperp
 from cbs_lightning.analysis.loss_curves import POINTS, loss_curve
 from cbs_lightning.analysis.recommend import recommend
 from cbs_lightning.analysis.study import Study, read
-from cbs_lightning.analysis.summary import summary_rows, write_summary
+from cbs_lightning.analysis.summary import summary_rows
 from cbs_lightning.reporting.figures import (
     draw,
     draw_by_hyperparameter,
     draw_losses,
     draw_tradeoff,
-    write_study,
+    figures_of,
 )
 from cbs_lightning.reporting.figures.__main__ import main
 from cbs_lightning.reporting.figures.beside_paper import draw_beside_paper
-from cbs_lightning.reporting.figures.study import drawn
 from cbs_lightning.reporting.paper import paper_cells
+from cbs_lightning.reporting.study_files import write_study
+from cbs_lightning.reporting.summary_file import write_summary
 from cbs_lightning.reporting.tables import table_rows
 from cbs_lightning.results import store
 from cbs_lightning.results.result import Request, Result, Status, answer
@@ -54,7 +55,7 @@ def study(tmp_path) -> Path:
 @pytest.fixture
 def without_pictures(monkeypatch) -> None:
     """For what is not about them."""
-    monkeypatch.setattr("cbs_lightning.reporting.figures.study.write_figures", lambda study: [])
+    monkeypatch.setattr("cbs_lightning.reporting.study_files.write_figures", lambda study: [])
 
 
 def study_curves(study: Path):
@@ -65,7 +66,7 @@ def study_curves(study: Path):
 
 
 def plain_answer(curve) -> str:
-    return " ".join(recommend(curve).told())
+    return " ".join(recommend(curve).summary_lines())
 
 
 def figures(monkeypatch, capsys, output_dir) -> str:
@@ -369,13 +370,13 @@ def test_odd_studies(tmp_path):
     for directory in (tmp_path / "studies").iterdir():
         study, _ = read(directory)
         names = []
-        for name, figure in drawn(study):
+        for name, figure in figures_of(study):
             save(figure, tmp_path / "figure.png")
             assert matplotlib.image.imread(tmp_path / "figure.png").std() > 0.05
             names.append(name)
-        assert "sfo" in names and study.told()
+        assert "sfo" in names and study.summary_lines()
     study, _ = read(tmp_path / "studies" / "unreached")
-    assert "no run reached" in "".join(study.told())
+    assert "no run reached" in "".join(study.summary_lines())
     (axes,) = draw("unreached", study.curves, "sfo").axes
     assert "No run reached the threshold" in [text.get_text() for text in axes.texts]
     assert len(axes.get_yticks()) == 0
@@ -515,7 +516,7 @@ def test_a_spike_or_a_loss_of_zero_is_drawn_as_it_is(tmp_path, spike):
     curve = found.loss_curves["adam"][0]
     expected = found.runs[0].trajectory.loss.reshape(16, 100).astype(float).mean(axis=1)
     assert curve.loss == pytest.approx(expected)
-    for name, figure in drawn(found):
+    for name, figure in figures_of(found):
         save(figure, tmp_path / f"{name}.png")
 
 

@@ -13,10 +13,10 @@ import torch
 from scipy.optimize import minimize_scalar
 
 from cbs_lightning.fit import compare, fit
+from cbs_lightning.fit.curve_fit import FORM_ERROR, Fit
 from cbs_lightning.fit.forms import Shape
 from cbs_lightning.fit.measurements import measurements
-from cbs_lightning.fit.minimum import end_of_perfect_scaling
-from cbs_lightning.fit.single import FORM_ERROR, Fit
+from cbs_lightning.fit.minimum import largest_within
 from cbs_lightning.theory.noisy_quadratic import NoisyQuadratic
 
 TWELVE = 2.0 ** np.arange(2, 14)
@@ -403,7 +403,7 @@ def test_the_interval_covers_the_exact_b_star(seeds, sweeps, most):
 
 def test_the_interval_covers_where_the_form_is_exact(monkeypatch):
     """The noise alone: without what is added for the form."""
-    monkeypatch.setattr("cbs_lightning.fit.single.FORM_ERROR", {"iiduka": 0.0, "nested": 0.0})
+    monkeypatch.setattr("cbs_lightning.fit.curve_fit.FORM_ERROR", {"iiduka": 0.0, "nested": 0.0})
     rng = np.random.default_rng(3)
     covered = {"iiduka": 0, "nested": 0}
     for _ in range(100):
@@ -443,10 +443,11 @@ def test_published_curves_by_the_nested_form_and_which_form_they_prefer():
 
 def test_end_of_perfect_scaling():
     sizes, steps = [4, 8, 16, 32, 64], [1000, 490, 250, 150, 140]
-    assert end_of_perfect_scaling(sizes, steps) == 16  # K·b = 4000, 3920, 4000, 4800, 8960
-    assert end_of_perfect_scaling(sizes, steps, overhead=0.25) == 32
-    assert end_of_perfect_scaling(sizes, steps, unreached=[(16, 10**6)]) == 8
-    assert end_of_perfect_scaling([], [], unreached=[4]) is None
+    found = measurements(sizes, steps)
+    assert largest_within(found, 0.2) == 16  # K·b = 4000, 3920, 4000, 4800, 8960
+    assert largest_within(found, 0.25) == 32
+    assert largest_within(measurements(sizes, steps, unreached=[(16, 10**6)]), 0.2) == 8
+    assert largest_within(measurements([], [], unreached=[4]), 0.2) is None
 
 
 @pytest.mark.parametrize("B0", [0.0, 2.5])

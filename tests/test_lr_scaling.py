@@ -15,12 +15,12 @@ from cbs_lightning.analysis.curves import Curve
 from cbs_lightning.analysis.hyperparameters import hyperparameter_panels
 from cbs_lightning.analysis.lr_comparison import lr_comparisons, lr_of, tuned_curves
 from cbs_lightning.analysis.study import read
-from cbs_lightning.analysis.summary import write_summary
 from cbs_lightning.config.composition import compose
 from cbs_lightning.config.identity import config_hash, run_directory
 from cbs_lightning.optim.learning_rate import Scaling
-from cbs_lightning.reporting.figures import write_study
-from cbs_lightning.reporting.figures.study import drawn
+from cbs_lightning.reporting.figures import figures_of
+from cbs_lightning.reporting.study_files import write_study
+from cbs_lightning.reporting.summary_file import write_summary
 from cbs_lightning.results import store
 from cbs_lightning.results.result import Status
 from cbs_lightning.results.store import read_run
@@ -267,7 +267,7 @@ def test_a_tuned_curve_has_the_best_rate_of_each_batch_size(study):
     found, _ = read(study)
     (tuned,) = tuned_curves(found.curves)
     assert tuned.curve.variant == "adam lr tuned"
-    assert tuned.chosen == {4: 1e-3, 8: 1e-3, 20: 3e-3, 40: 3e-3}
+    assert tuned.best_rates == {4: 1e-3, 8: 1e-3, 20: 3e-3, 40: 3e-3}
     assert tuned.tried == dict.fromkeys((4, 8, 20, 40), (3e-4, 1e-3, 3e-3))
     assert [point.sfo for point in tuned.curve.points] == [5000, 7000, 3000, 9000]
     assert tuned.at_edge == [20, 40]
@@ -306,7 +306,7 @@ def test_a_tuned_curve_has_batch_sizes_of_one_rate_as_well(rate_curves):
     ])  # fmt: skip
     all_three = (3e-4, 1e-3, 3e-3)
     assert tuned.tried == {4: (1e-3,), 8: all_three, 20: all_three, 40: (3e-3,)}
-    assert tuned.chosen == {4: 1e-3, 8: 1e-3, 20: 3e-3, 40: 3e-3}
+    assert tuned.best_rates == {4: 1e-3, 8: 1e-3, 20: 3e-3, 40: 3e-3}
     assert tuned.at_edge == [4, 20, 40]
 
 
@@ -316,7 +316,7 @@ def test_where_no_rate_reached_the_closest_is_the_best(rate_curves):
         for curve, loss in zip(rate_curves, (2.2, 2.0, None), strict=True)
     ]
     (tuned,) = tuned_curves(missed)
-    assert [lr_of(point) for point in tuned.curve.points] == [1e-3] * 4 and tuned.chosen == {}
+    assert [lr_of(point) for point in tuned.curve.points] == [1e-3] * 4 and tuned.best_rates == {}
 
 
 def test_of_equal_rates_the_smallest_is_the_best(rate_curves):
@@ -326,7 +326,7 @@ def test_of_equal_rates_the_smallest_is_the_best(rate_curves):
         for curve, loss in zip(rate_curves, (0.9, 0.8, 0.7), strict=True)
     ]
     (tuned,) = tuned_curves(equal)
-    assert set(tuned.chosen.values()) == {3e-4}
+    assert set(tuned.best_rates.values()) == {3e-4}
 
 
 def with_runs(curve: Curve, **values) -> Curve:
@@ -357,7 +357,7 @@ def test_tuned_rates_are_compared_with_those_of_the_rate_that_was_swept(study):
 def test_the_answer_says_what_is_owed_to_the_fixed_rate(study):
     found, _ = read(study)
     (compared,) = found.lr_comparisons
-    assert compared.told() == [
+    assert compared.summary_lines() == [
         "adam: b* = 4 (the smallest tried) with a fixed learning rate, 8 with sqrt scaling, "
         "20 tuned.",
         "  At b = 20 the fixed one takes 3 times the gradients of the tuned one (9,000 and 3,000).",
@@ -386,7 +386,7 @@ def test_the_figure_shows_what_the_summary_says(study):
         own = [r["sfo"] for r in rows if (r["variant"], r["batch_size"]) == (variant, batch_size)]
         return np.median([float(sfo) for sfo in own]) if all(own) else None
 
-    figure = next(figure for name, figure in drawn(found) if name == "lr_scaling_adam")
+    figure = next(figure for name, figure in figures_of(found) if name == "lr_scaling_adam")
     upper, middle, lower = figure.axes
     curves = {line.get_marker(): line for line in upper.lines if len(line.get_xdata()) > 2}
     for marker, variant in (("o", "adam"), ("s", "adam lr_scaling=sqrt")):
@@ -409,7 +409,7 @@ def test_the_figure_shows_what_the_summary_says(study):
 
 
 def test_people_and_scripts_are_told(study, monkeypatch):
-    monkeypatch.setattr("cbs_lightning.reporting.figures.study.write_figures", lambda study: [])
+    monkeypatch.setattr("cbs_lightning.reporting.study_files.write_figures", lambda study: [])
     told = write_study(study)
     assert any(line.startswith("  adam: b* = 4 (the smallest tried) with a fixed") for line in told)
     assert any(line.startswith("  adam lr tuned: use b = 20") for line in told)
@@ -425,7 +425,7 @@ def test_a_study_of_plain_runs_has_no_comparison(tmp_path):
     for batch_size in (4, 8):
         made(tmp_path / "plain", batch_size, 5)
     found, _ = read(tmp_path / "plain")
-    assert found.lr_comparisons == [] and not any("lr_scaling" in n for n, _ in drawn(found))
+    assert found.lr_comparisons == [] and not any("lr_scaling" in n for n, _ in figures_of(found))
 
 
 def test_the_experiment_compares_all_four():

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cbs_lightning.analysis.curves import Curve, Point
+from cbs_lightning.analysis.curves import BatchSizePoint, Curve
 from cbs_lightning.analysis.recommend import recommend
 from cbs_lightning.analysis.thresholds import across_thresholds
 from cbs_lightning.fit.joint import joint_fit
@@ -52,7 +52,7 @@ def made_curve(pattern, cells, threshold=0.1, variant="adam", seconds=lambda b: 
             )
             for seed, steps in enumerate(counts)
         )
-        points.append(Point(b, runs))
+        points.append(BatchSizePoint(b, runs))
     return Curve(variant, "adam", threshold, RuleName.WINDOW, tuple(points))
 
 
@@ -88,12 +88,12 @@ def test_the_three_batch_sizes_and_what_they_cost(curve):
     low, high = found.fits[0].interval
     assert low < 3 + math.sqrt(9 + 180) < high
     assert found.interval[0] <= 16 <= found.interval[1]
-    assert found.unknowns == () and found.next_batch_size is None
+    assert found.caveats == () and found.next_batch_size is None
 
 
 def test_the_sentences(curve):
     found = recommend(curve)
-    answer, alternatives, fitted = found.told()
+    answer, alternatives, fitted = found.summary_lines()
     least = found.least_sfo
     assert answer.startswith(
         f"adam: use b = 16: fewest gradient evaluations, K·b = {least.sfo:,.0f} in "
@@ -123,7 +123,7 @@ def test_the_sentences(curve):
 )
 def test_what_is_not_known_and_what_to_run_next(pattern, cells, says, following):
     found = recommend(made_curve(pattern, cells))
-    assert says in " ".join(found.unknowns)
+    assert says in " ".join(found.caveats)
     assert found.next_batch_size == following
 
 
@@ -143,25 +143,25 @@ def test_an_interval_is_open_where_nothing_was_run(pattern):
     assert recommend(made_curve(pattern, rising)).interval == (0.0, 4.0)
     falling = {b: seeds_of(rng, 10**7 / b**2) for b in SIZES}
     assert recommend(made_curve(pattern, falling)).interval == (512.0, math.inf)
-    found = recommend(made_curve(pattern, rising)).told()
+    found = recommend(made_curve(pattern, rising)).summary_lines()
     assert "90% interval up to 4 (3 seeds, resampled)." in found[0]
 
 
 def test_nothing_reached_and_one_batch_size(pattern):
-    (line,) = recommend(made_curve(pattern, {4: [-100], 8: [-50]})).told()
+    (line,) = recommend(made_curve(pattern, {4: [-100], 8: [-50]})).summary_lines()
     assert line.startswith("adam: no run reached 0.1 (b = 4, 8).")
     assert "A looser stop.loss is answered at once" in line
-    (line,) = recommend(made_curve(pattern, {4: [100, -100]})).told()
+    (line,) = recommend(made_curve(pattern, {4: [100, -100]})).summary_lines()
     assert line == "adam: at no batch size did all seeds reach 0.1 (b = 4)."
-    (line,) = recommend(made_curve(pattern, {8: [100]})).told()
+    (line,) = recommend(made_curve(pattern, {8: [100]})).summary_lines()
     assert line.startswith("adam: only b = 8 was run, K·b = 800 in 100 steps")
 
 
 def test_a_run_that_diverged_is_not_to_be_run_longer(pattern):
     curve = made_curve(pattern, {4: [-9], 8: [100], 16: [60], 32: [50]})
     diverged = tuple(replace(run, status=Status.DIVERGED) for run in curve.points[0].runs)
-    found = recommend(replace(curve, points=(Point(4, diverged), *curve.points[1:])))
-    assert "Diverged at b = 4." in found.unknowns and found.next_batch_size is None
+    found = recommend(replace(curve, points=(BatchSizePoint(4, diverged), *curve.points[1:])))
+    assert "Diverged at b = 4." in found.caveats and found.next_batch_size is None
 
 
 def test_what_rule_epoch_cannot_tell_apart(pattern):
@@ -169,10 +169,10 @@ def test_what_rule_epoch_cannot_tell_apart(pattern):
     points = []
     for point, per_epoch in zip(curve.points, (32, 16, 8, 4), strict=True):
         runs = (replace(run, rule=RuleName.EPOCH, steps_per_epoch=per_epoch) for run in point.runs)
-        points.append(Point(point.batch_size, tuple(runs)))
+        points.append(BatchSizePoint(point.batch_size, tuple(runs)))
     found = recommend(replace(curve, rule=RuleName.EPOCH, points=tuple(points)))
     assert "b = 32, 64 all took 2 epochs, which rule epoch cannot tell apart" in " ".join(
-        found.unknowns
+        found.caveats
     )
 
 
@@ -180,7 +180,7 @@ def test_the_recommended_batch_size_is_in_its_interval_and_ties_go_to_the_larger
     cells = {4: [450] * 3, 8: [225] * 3, 16: [130] * 3, 32: [90] * 3}
     found = recommend(made_curve(pattern, cells))
     assert found.least_sfo.batch_size == 8 and found.interval == (8, 8)
-    assert "The same SFO: b = 4, 8." in found.unknowns
+    assert "The same SFO: b = 4, 8." in found.caveats
 
 
 def test_batch_sizes_beyond_the_data_set_are_one(pattern):
@@ -189,9 +189,9 @@ def test_batch_sizes_beyond_the_data_set_are_one(pattern):
     runs = tuple(
         replace(r, effective_batch_size=DATA_SIZE, sfo=10**6) for r in curve.points[3].runs
     )
-    found = recommend(replace(curve, points=(*curve.points[:3], Point(131_072, runs))))
+    found = recommend(replace(curve, points=(*curve.points[:3], BatchSizePoint(131_072, runs))))
     assert found.least_sfo.batch_size == found.largest_within_overhead.batch_size == DATA_SIZE
-    text = " ".join(found.unknowns)
+    text = " ".join(found.caveats)
     assert "The same SFO" not in text
     assert found.interval[0] == 0 and found.next_batch_size == 12_500  # K·b is 10⁶ at 25,000, too
     assert "b = 131072: the whole data set, 100,000." in text
@@ -200,16 +200,17 @@ def test_batch_sizes_beyond_the_data_set_are_one(pattern):
 def test_one_rule_for_text_and_json_where_runs_are_few(pattern):
     found = recommend(made_curve(pattern, {4: [1000], 8: [510], 16: [260], 32: [135]}))
     assert found.critical_batch is None and found.interval is None
-    assert any("too few to choose a form" in line for line in found.told())
+    assert any("too few to choose a form" in line for line in found.summary_lines())
 
 
 def test_a_first_reading_is_told(pattern):
     curve = made_curve(pattern, {4: [250, 251], 8: [120, 119], 16: [100, 99], 32: [90, 91]})
     points = tuple(
-        Point(p.batch_size, tuple(replace(run, window=960) for run in p.runs)) for p in curve.points
+        BatchSizePoint(p.batch_size, tuple(replace(run, window=960) for run in p.runs))
+        for p in curve.points
     )
     found = recommend(replace(curve, points=points))
-    text = " ".join(found.unknowns)
+    text = " ".join(found.caveats)
     assert "b = 8 met the threshold with the rule's first reading" in text
 
 

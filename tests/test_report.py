@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from cbs_lightning.analysis.study import read
-from cbs_lightning.analysis.summary import write_summary
 from cbs_lightning.reporting.report import REPORT, write_report
 from cbs_lightning.reporting.report.__main__ import main
 from cbs_lightning.reporting.report.page import page
+from cbs_lightning.reporting.summary_file import write_summary
 from cbs_lightning.results import store
 from tests.studies import make_full_study, make_run, make_study
 
@@ -59,11 +59,13 @@ def test_the_answer_stands_on_top_also_without_scripts(full):
     text = (full / REPORT).read_text()
     static = unescape(text[text.index('<ul id="answers"') : text.index("</ul>")])
     for found in study.recommendations:
-        for line in found.told():
+        for line in found.summary_lines():
             assert line.strip() in static
     choices = {(choice["rule"], choice["threshold"]): choice for choice in content(text)["choices"]}
     asked = choices["epoch", 1.0]
-    assert [says["told"] for says in asked["says"]] == [r.told() for r in study.recommendations]
+    assert [says["told"] for says in asked["says"]] == [
+        r.summary_lines() for r in study.recommendations
+    ]
 
 
 def test_the_fitted_curve_has_the_band_of_the_fit(full):

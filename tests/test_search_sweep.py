@@ -14,11 +14,11 @@ from omegaconf import OmegaConf
 import cbs_lightning.training.run
 from cbs_lightning.analysis.recommend import recommend
 from cbs_lightning.analysis.study import read
-from cbs_lightning.analysis.summary import write_summary
 from cbs_lightning.callbacks import TrajectoryRecorder
 from cbs_lightning.config.identity import run_directory
 from cbs_lightning.errors import UserError
 from cbs_lightning.reporting.figures.by_batch_size import ARROW, draw
+from cbs_lightning.reporting.summary_file import write_summary
 from cbs_lightning.results import store
 from cbs_lightning.results.result import Status
 from cbs_lightning.results.sfo_limit import SfoLimit
@@ -682,12 +682,12 @@ def test_abandoned_runs_are_drawn_as_lower_bounds(searched, quantity, at):
 
 def test_abandoned_runs_are_told_as_such(searched, tmp_path):
     adam, sgd = (recommend(curve) for curve in searched.curves)
-    assert "Abandoned by the search at b = 4 (SFO > 13,000), 128 (SFO > 13,312)." in adam.unknowns
-    assert not any("Not reached" in told or "too soon" in told for told in adam.unknowns)
-    assert "Not reached at b = 64." in sgd.unknowns
-    assert "Abandoned by the search at b = 4 (SFO > 31,000)." in sgd.unknowns
+    assert "Abandoned by the search at b = 4 (SFO > 13,000), 128 (SFO > 13,312)." in adam.caveats
+    assert not any("Not reached" in told or "too soon" in told for told in adam.caveats)
+    assert "Not reached at b = 64." in sgd.caveats
+    assert "Abandoned by the search at b = 4 (SFO > 31,000)." in sgd.caveats
     assert (adam.least_sfo.batch_size, sgd.least_sfo.batch_size) == (16, 8)
-    assert "smallest tried" not in " ".join(sgd.told())
+    assert "smallest tried" not in " ".join(sgd.summary_lines())
     write_summary(tmp_path, searched.rows)
     rows = (tmp_path / "summary.csv").read_text().splitlines()
     assert sum(",abandoned,abandoned," in row and ",1.0,epoch," in row for row in rows) == 3
@@ -701,7 +701,7 @@ def test_a_run_given_up_before_the_least_sfo_tells_nothing_yet(tmp_path):
     make_run(study, "adam", 64, 3, reached=False)
     found, _ = read(study)
     (curve,) = found.curves
-    told = recommend(curve).unknowns
+    told = recommend(curve).caveats
     assert "b = 4 stopped at an SFO of 2,000, too soon to tell." in told
     assert "Run next: batch_size=4." in told  # which trains on
 

@@ -48,7 +48,7 @@ def test_a_run_imports_nothing_that_only_sweeps_and_figures_need(tmp_path):
             "sklearn",
             "pandas",
             "tensorflow",
-            "cbs_lightning.fit.single",
+            "cbs_lightning.fit.curve_fit",
             "cbs_lightning.reporting.figures",
             "cbs_lightning.reporting.live_study",
             "cbs_lightning.sweep.report",

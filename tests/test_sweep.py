@@ -83,7 +83,7 @@ def test_a_disk_that_fails_at_the_very_end_takes_one_line(cli, tmp_path, monkeyp
     def full(study):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(study.directory / "summary.csv"))
 
-    monkeypatch.setattr("cbs_lightning.reporting.figures.write_files", full)
+    monkeypatch.setattr("cbs_lightning.reporting.study_files.write_files", full)
     outcome = cli("-m", *TINY, "stop.max_epochs=1", f"output_dir={tmp_path}", "report=true")
     assert outcome.code == 1
     assert outcome.err.startswith(f"error: output_dir={tmp_path}: No space left on device")

@@ -21,8 +21,8 @@ from cbs_lightning.analysis.curves import curves
 from cbs_lightning.analysis.summary import usual_request
 from cbs_lightning.reporting import live_study as live_sweep
 from cbs_lightning.reporting import tensorboard as sweep_events
-from cbs_lightning.reporting.figures import write_study
 from cbs_lightning.reporting.live_study import LiveStudy, draw_sweep
+from cbs_lightning.reporting.study_files import write_study
 from cbs_lightning.reporting.tensorboard import SWEEP, write_sweep_events
 from cbs_lightning.results import store
 from cbs_lightning.results.locks import LOCK

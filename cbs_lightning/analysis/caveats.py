@@ -4,31 +4,31 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cbs_lightning.analysis.curves import Curve, Point
+from cbs_lightning.analysis.curves import BatchSizePoint, Curve
 from cbs_lightning.console import count_of
 from cbs_lightning.fit.measurements import FEWEST_SIZES
 from cbs_lightning.results.result import Result, Status
 from cbs_lightning.results.trajectory import RuleName
 
 
-def unknowns(curve: Curve) -> list[str]:
-    """In sentences, what matters most first, and what to run next last."""
+def find_caveats(curve: Curve) -> list[str]:
+    """Sentences about what the runs leave open, the most important first, the next run last."""
     least = curve.best
     if least is None:
         return [_nothing_reached(curve)]
-    asked = _Asked(curve, least)
+    review = _Review(curve, least)
     found = [
-        *asked.edges(),
-        *asked.too_soon(),
-        *asked.same_epochs(),
-        *asked.first_reading(),
-        *asked.ties(),
-        *asked.too_few(),
-        *asked.unreached(),
-        *asked.limits(),
+        *review.edges(),
+        *review.too_soon(),
+        *review.same_epochs(),
+        *review.first_reading(),
+        *review.ties(),
+        *review.too_few(),
+        *review.unreached(),
+        *review.limits(),
     ]
     if (following := next_batch_size(curve)) is not None:
-        longer = " with a larger budget" if following in asked.exhausted_too_soon() else ""
+        longer = " with a larger budget" if following in review.exhausted_too_soon() else ""
         found.append(f"Run next: batch_size={following}{longer}.")
     return found
 
@@ -38,12 +38,12 @@ def next_batch_size(curve: Curve) -> int | None:
     least = curve.best
     if least is None or len(curve.points) == 1:
         return None
-    asked = _Asked(curve, least)
-    if asked.at_smallest:
+    review = _Review(curve, least)
+    if review.at_smallest:
         return least.batch_size // 2
-    if asked.at_largest:
+    if review.at_largest:
         return 2 * least.batch_size
-    return next(iter(asked.stopped_too_soon()), None) or asked.in_a_gap()
+    return next(iter(review.stopped_too_soon()), None) or review.in_a_gap()
 
 
 def _nothing_reached(curve: Curve) -> str:
@@ -62,11 +62,11 @@ def _nothing_reached(curve: Curve) -> str:
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """A curve, asked one thing after the other."""
+class _Review:
+    """What a curve leaves open: one method per kind of caveat."""
 
     curve: Curve
-    least: Point
+    least: BatchSizePoint
 
     @property
     def _sizes(self) -> list[int]:
@@ -111,7 +111,7 @@ class _Asked:
         ]
 
     def same_epochs(self) -> list[str]:
-        """By rule epoch K is rounded up to whole epochs."""
+        """Batch sizes that rule epoch cannot tell apart, since it rounds K up to whole epochs."""
         if self.curve.rule is not RuleName.EPOCH:
             return []
         epochs = [point for point in self.curve.points if point.epochs == self.least.epochs]
@@ -155,7 +155,7 @@ class _Asked:
         ]
 
     def abandoned(self) -> list[str]:
-        """With the SFO at which the search gave up, the least of several seeds."""
+        """Runs given up by a search, with their SFO by then, the least of several seeds."""
         places = [
             f"{point.batch_size} (SFO > {min(run.sfo_answered for run in point.abandoned):,})"
             for point in self.curve.points
@@ -185,7 +185,7 @@ class _Asked:
         return found
 
     def in_a_gap(self) -> int | None:
-        """In the middle of a gap of more than an octave beside the least SFO; the wider one."""
+        """The middle of the wider gap beside the least SFO, if it is more than an octave."""
         sizes = self._sizes
         place = sizes.index(self.least.batch_size)
         gaps = []

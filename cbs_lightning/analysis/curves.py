@@ -16,8 +16,8 @@ MISSED = (Status.EXHAUSTED, Status.DIVERGED, Status.ABANDONED)
 
 
 @dataclass(frozen=True)
-class Point:
-    """The runs of a curve with one batch size, a run a seed."""
+class BatchSizePoint:
+    """The runs of a curve with one batch size, one run per seed; its numbers are medians."""
 
     batch_size: int
     runs: tuple[Result, ...]
@@ -73,26 +73,36 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """The runs of one variant at one threshold and rule, by batch size."""
+    """The runs of one variant at one threshold and rule, by batch size.
+
+    >>> from cbs_lightning.analysis.example import example_results
+    >>> (curve,) = curves(example_results())
+    >>> curve.variant, curve.threshold, [point.batch_size for point in curve.points]
+    ('adam', 0.1, [4, 8, 16, 32, 64, 128, 256])
+    >>> curve.best.batch_size, curve.best.sfo
+    (16, 4320)
+    >>> print(f"fitted b* = {curve.comparison.critical_batch:.1f}")
+    fitted b* = 11.5
+    """
 
     variant: str
     optimizer: str
     threshold: float
     rule: RuleName
-    points: tuple[Point, ...]
+    points: tuple[BatchSizePoint, ...]
 
     @property
     def data_size(self) -> int:
         return self.points[0].runs[0].data_size
 
     @property
-    def distinct_points(self) -> tuple[Point, ...]:
-        """Without batch sizes that are, like a smaller one, the whole data set."""
+    def distinct_points(self) -> tuple[BatchSizePoint, ...]:
+        """The points, without those that are the whole data set as a smaller batch size is."""
         points = {point.effective_batch_size: point for point in reversed(self.points)}
         return tuple(sorted(points.values(), key=lambda point: point.batch_size))
 
     @property
-    def best(self) -> Point | None:
+    def best(self) -> BatchSizePoint | None:
         """The measured critical batch size: the least median SFO where all seeds reached.
 
         Of equal ones the largest, which takes the fewest steps.
@@ -108,13 +118,13 @@ class Curve:
         return len(sizes) > 1 and best in (sizes[0], sizes[-1])
 
     @property
-    def fastest(self) -> Point | None:
+    def fastest(self) -> BatchSizePoint | None:
         """The least median of measured seconds where all seeds reached."""
         complete = [point for point in self.distinct_points if point.all_reached]
         return min(complete, key=lambda point: point.seconds or math.inf, default=None)
 
     @property
-    def unreached(self) -> tuple[Point, ...]:
+    def unreached(self) -> tuple[BatchSizePoint, ...]:
         """Where a run did not reach the threshold and was not given up by a search."""
         return tuple(point for point in self.points if len(point.missed) > len(point.abandoned))
 
@@ -124,7 +134,7 @@ class Curve:
         return tuple(sorted({run.seed for run in runs}))
 
     def measurements(self) -> Measurements:
-        """What a curve can be fitted to: b as it was, at most the whole data set."""
+        """What the forms are fitted to; b is the effective one, at most the whole data set."""
         reached = [run for point in self.points for run in point.reached]
         return measurements(
             [run.effective_batch_size for run in reached],
@@ -138,12 +148,24 @@ class Curve:
 
     @cached_property
     def comparison(self) -> Comparison:
-        """The forms fitted to it, the best first."""
+        """The forms fitted to this curve, the best first; fitted when first asked for."""
         return compare_measurements(self.measurements())
 
 
 def curves(results: Iterable[Result]) -> list[Curve]:
-    """Group results into curves; those without an answer to their request are left out."""
+    """Group results into curves, one per variant, threshold and rule.
+
+    Args:
+        results: In any order. Those without a status, whose losses end before an answer, are left
+            out.
+
+    Returns:
+        The curves, by variant, threshold and rule.
+
+    >>> from cbs_lightning.analysis.example import example_results
+    >>> [(curve.variant, len(curve.points)) for curve in curves(example_results())]
+    [('adam', 7)]
+    """
 
     def curve_key(run: Result) -> tuple[str, float, str]:
         return run.variant, run.threshold, run.rule
@@ -153,7 +175,7 @@ def curves(results: Iterable[Result]) -> list[Curve]:
     for _, group in groupby(sorted(answered, key=curve_key), curve_key):
         runs = sorted(group, key=lambda run: (run.batch_size, run.seed))
         points = tuple(
-            Point(batch_size, tuple(same))
+            BatchSizePoint(batch_size, tuple(same))
             for batch_size, same in groupby(runs, lambda run: run.batch_size)
         )
         first = runs[0]

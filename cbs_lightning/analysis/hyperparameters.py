@@ -51,7 +51,7 @@ class Panel:
         return any(run.status is not Status.REACHED for run in self.at(value))
 
     def constants(self, value: float) -> Constants | None:
-        """The theorem's with assumed values; None for what it is not about, such as β₁ = 0."""
+        """The theorem's constants with assumed values; None where it does not hold (β₁ = 0)."""
         theirs = THEOREM.get(self.optimizer)
         settings: dict[str, Any] = self.base | {self.name: value}
         if theirs is None or settings.get("beta1") == 0:
@@ -61,7 +61,7 @@ class Panel:
         )
 
     def bounds(self, value: float) -> dict[str, float]:
-        """On VI at the base's K: the theorem's, and for Adam the sharper sum."""
+        """Bounds on VI at the base's K: the theorem's, and for Adam the sharper sum."""
         steps, found = self.steps(self.base[self.name]), self.constants(value)
         if steps is None or found is None:
             return {}
@@ -77,26 +77,26 @@ class Panel:
         return text
 
     def describe(self) -> str:
-        """Where the measured steps and the bounds are least."""
+        """A sentence that says where the measured steps and the bounds are least."""
         others = [f"{NAMES[name]} = {v:g}" for name, v in self.base.items() if name != self.name]
-        told = ", ".join([self.optimizer, f"b = {self.batch_size}", *others])
+        text = ", ".join([self.optimizer, f"b = {self.batch_size}", *others])
         steps = {v: found for v in self.values if (found := self.steps(v)) is not None}
         if not steps:
-            return f"{told}: no {NAMES[self.name]} reached the threshold."
+            return f"{text}: no {NAMES[self.name]} reached the threshold."
         fewest, most = min(steps.values()), max(steps.values())
-        told += f": fewest steps ({fewest:,.0f}) at {NAMES[self.name]} = {_places(steps, fewest)}"
+        text += f": fewest steps ({fewest:,.0f}) at {NAMES[self.name]} = {_places(steps, fewest)}"
         if any(run.steps == run.first_reading for v in self.values for run in self.at(v)):
-            told += "; some with the rule's first reading, so that K may be smaller"
+            text += "; some with the rule's first reading, so that K may be smaller"
         if missed := [v for v in self.values if self.missed(v)]:
-            told += f"; not reached at {', '.join(f'{v:g}' for v in missed)}"
+            text += f"; not reached at {', '.join(f'{v:g}' for v in missed)}"
         else:
-            told += f", most ({most:,.0f}) at {_places(steps, most)}"
+            text += f", most ({most:,.0f}) at {_places(steps, most)}"
         for name in (THE_BOUND, THE_SUM):
             bounds = {v: all_[name] for v in self.values if name in (all_ := self.bounds(v))}
             if bounds:
                 least = _places(bounds, min(bounds.values()))
-                told += f"; {name}, constants assumed, is least at {least}"
-        return f"{told}."
+                text += f"; {name}, constants assumed, is least at {least}"
+        return f"{text}."
 
 
 def _places(found: dict[float, float], wanted: float) -> str:
@@ -104,8 +104,9 @@ def _places(found: dict[float, float], wanted: float) -> str:
 
 
 def hyperparameter_panels(results: list[Result]) -> list[Panel]:
-    told = (Status.REACHED, Status.EXHAUSTED, Status.DIVERGED)  # of one given up K is not known
-    answered = [run for run in results if run.status in told]
+    """Find the hyperparameters that vary alone, over three or more values."""
+    known = (Status.REACHED, Status.EXHAUSTED, Status.DIVERGED)  # of one given up K is not known
+    answered = [run for run in results if run.status in known]
     panels = []
     for key, group in groupby(sorted(answered, key=_alike), _alike):
         runs = list(group)

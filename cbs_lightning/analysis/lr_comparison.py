@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
-from cbs_lightning.analysis.curves import Curve, Point
+from cbs_lightning.analysis.curves import BatchSizePoint, Curve
 from cbs_lightning.optim.learning_rate import Scaling
 
 SCALING_WORDS = ("lr_scaling=", "lr_reference_batch_size=")
@@ -32,14 +32,16 @@ class Tuned:
     tried: dict[int, tuple[float, ...]]  # learning rates by batch size, ascending
 
     @property
-    def chosen(self) -> dict[int, float]:
+    def best_rates(self) -> dict[int, float]:
         """The best learning rates by batch size, where one reached the threshold."""
         return {point.batch_size: lr_of(point) for point in self.curve.points if point.reached}
 
     @property
     def at_edge(self) -> list[int]:
         """Batch sizes at which a learning rate beyond those tried may be better still."""
-        return [b for b, lr in self.chosen.items() if lr in (self.tried[b][0], self.tried[b][-1])]
+        return [
+            b for b, lr in self.best_rates.items() if lr in (self.tried[b][0], self.tried[b][-1])
+        ]
 
 
 @dataclass(frozen=True)
@@ -54,13 +56,17 @@ class LrComparison:
     def optimizer(self) -> str:
         return next(iter(self.curves.values())).optimizer
 
-    def told(self) -> list[str]:
-        """For people: b* of each, what tuning brings, and which learning rates that takes."""
-        least = [f"{_least(curve)} {WORDS[scaling]}" for scaling, curve in self.curves.items()]
+    def summary_lines(self) -> list[str]:
+        """Lines to print: b* of each, what tuning brings, and which learning rates that takes."""
+        least = [
+            f"{_least_in_words(curve)} {WORDS[scaling]}" for scaling, curve in self.curves.items()
+        ]
         lines = [f"{self.variant}: b* = {', '.join(least)}."]
         if self.tuned is not None:
             lines += [
-                f"  {sentence}" for sentence in (self._gain(), _rates(self.tuned)) if sentence
+                f"  {sentence}"
+                for sentence in (self._gain(), _rates_in_words(self.tuned))
+                if sentence
             ]
         return lines
 
@@ -91,21 +97,26 @@ class LrComparison:
 
 
 def lr_comparisons(curves: Iterable[Curve]) -> list[LrComparison]:
-    """Of the same threshold and rule; of several reference batch sizes the first counts."""
+    """Compare curves of the same threshold and rule.
+
+    Of scaled curves that differ in the reference batch size alone, the first counts.
+    """
     return [
         compared
-        for _, asked in groupby(sorted(curves, key=_asked), _asked)
-        for compared in _of_one_threshold(list(asked))
+        for _, same in groupby(sorted(curves, key=_request_key), _request_key)
+        for compared in _compare_at_one_threshold(list(same))
     ]
 
 
-def _of_one_threshold(curves: list[Curve]) -> list[LrComparison]:
+def _compare_at_one_threshold(curves: list[Curve]) -> list[LrComparison]:
     found: dict[str, dict[Scaling, Curve]] = {}
     for curve in curves:
         own = found.setdefault(_without(curve.variant, *SCALING_WORDS), {})
         if len(curve.points) > 1:
             own.setdefault(_scaling(curve), curve)
-    tuned = {variant: one for one in tuned_curves(curves) for variant in _beside(one, found)}
+    tuned = {
+        variant: one for one in tuned_curves(curves) for variant in _variants_beside(one, found)
+    }
     for variant, one in tuned.items():
         found.setdefault(variant, {})[Scaling.TUNED] = one.curve
     return [
@@ -115,14 +126,14 @@ def _of_one_threshold(curves: list[Curve]) -> list[LrComparison]:
     ]
 
 
-def _beside(tuned: Tuned, found: dict[str, dict[Scaling, Curve]]) -> list[str]:
+def _variants_beside(tuned: Tuned, found: dict[str, dict[Scaling, Curve]]) -> list[str]:
     """The variants that it is compared with: those that differ in the learning rate alone, and
     have a scaled or the optimizer's own; else the best fixed one; else none, and it is alone.
     """
     own = [each for each, one in found.items() if one and _without(each, LR_WORD) == tuned.variant]
-    chosen = [each for each in own if each == tuned.variant or {*found[each]} != {Scaling.NONE}]
-    if chosen or not own:
-        return chosen or [tuned.variant]
+    beside = [each for each in own if each == tuned.variant or {*found[each]} != {Scaling.NONE}]
+    if beside or not own:
+        return beside or [tuned.variant]
     return [min(own, key=lambda each: _least_sfo(found[each][Scaling.NONE]))]
 
 
@@ -131,14 +142,15 @@ def _least_sfo(curve: Curve) -> float:
 
 
 def tuned_curves(curves: Iterable[Curve]) -> list[Tuned]:
-    """Of curves that differ in a fixed learning rate alone, at two or more batch sizes.
+    """Tune the learning rate over curves that differ in a fixed one alone.
 
-    A tuned one has all batch sizes of such curves, also those at which one rate alone was tried.
+    That takes two or more batch sizes with several rates. A tuned curve has all batch sizes of such
+    curves, also those at which one rate alone was tried.
     """
     fixed = [curve for curve in curves if _scaling(curve) is Scaling.NONE]
 
     def family(curve: Curve) -> tuple[str, float, str]:
-        return _without(curve.variant, LR_WORD), *_asked(curve)
+        return _without(curve.variant, LR_WORD), *_request_key(curve)
 
     found = []
     for (variant, *_), group in groupby(sorted(fixed, key=family), family):
@@ -156,15 +168,15 @@ def tuned_curves(curves: Iterable[Curve]) -> list[Tuned]:
     return found
 
 
-def _asked(curve: Curve) -> tuple[float, str]:
+def _request_key(curve: Curve) -> tuple[float, str]:
     return curve.threshold, str(curve.rule)
 
 
-def lr_of(point: Point) -> float:
+def lr_of(point: BatchSizePoint) -> float:
     return point.runs[0].lr
 
 
-def _cost(point: Point) -> tuple[float, float]:
+def _cost(point: BatchSizePoint) -> tuple[float, float]:
     missed = len(point.missed) / (len(point.missed) + len(point.reached))
     if point.sfo is not None:
         return missed, point.sfo
@@ -179,7 +191,7 @@ def _without(variant: str, *beginnings: str) -> str:
     return " ".join(word for word in variant.split(" ") if not word.startswith(beginnings))
 
 
-def _least(curve: Curve) -> str:
+def _least_in_words(curve: Curve) -> str:
     if curve.best is None:
         return "unknown, since none reached it,"
     sizes = [point.batch_size for point in curve.distinct_points]
@@ -188,10 +200,10 @@ def _least(curve: Curve) -> str:
     return f"{size}{edge.get(size, '')}"
 
 
-def _rates(tuned: Tuned) -> str:
-    if not tuned.chosen:
+def _rates_in_words(tuned: Tuned) -> str:
+    if not tuned.best_rates:
         return ""
-    rates = ", ".join(f"{lr:g} at b = {b}" for b, lr in tuned.chosen.items())
+    rates = ", ".join(f"{lr:g} at b = {b}" for b, lr in tuned.best_rates.items())
     edge = ", ".join(map(str, tuned.at_edge))
     beyond = f"; at b = {edge} that is the edge of those tried, and another may be better"
     return f"Best learning rates: {rates}{beyond if edge else ''}."

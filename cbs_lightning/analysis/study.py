@@ -2,23 +2,31 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 from cbs_lightning.analysis.curves import Curve, curves
 from cbs_lightning.analysis.hyperparameters import Panel, hyperparameter_panels
 from cbs_lightning.analysis.loss_curves import LossCurve, loss_curve
 from cbs_lightning.analysis.lr_comparison import LrComparison, lr_comparisons, tuned_curves
-from cbs_lightning.analysis.recommend import Recommendation, recommend
+from cbs_lightning.analysis.recommend import recommend
+from cbs_lightning.analysis.recommendation import Recommendation
 from cbs_lightning.analysis.summary import summary_rows, usual_request
 from cbs_lightning.analysis.thresholds import AcrossThresholds, across_thresholds
 from cbs_lightning.console import count_of
 from cbs_lightning.results.result import UNFINISHED, Request, Result, Run, answer
 from cbs_lightning.results.store import Broken, read_study
+from cbs_lightning.results.trajectory import RuleName
 
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """The runs below a directory, at least one. All that is said but `rows` answers `request`."""
+    """The runs below a directory, and what they say together.
+
+    Everything but `rows` and `curves_by_request` answers `request`. Each curve is one object, also
+    where several ask for it, so that the forms are fitted to it once. Without any run there is
+    nothing to say.
+    """
 
     directory: Path
     runs: list[Run] = field(repr=False)
@@ -34,12 +42,12 @@ class Study:
         return usual_request(self.runs)
 
     @property
-    def asked(self) -> str:
+    def request_in_words(self) -> str:
         return f"loss <= {self.request.threshold:g} by rule {self.request.rule}"
 
     @cached_property
     def answers(self) -> list[Result]:
-        """Of every run, in the same order."""
+        """What every run answers to `request`, in the order of `runs`."""
         return [answer(run.result, run.trajectory, self.request) for run in self.runs]
 
     @cached_property
@@ -47,23 +55,40 @@ class Study:
         return curves(self.answers)
 
     @cached_property
+    def recommended_curves(self) -> list[Curve]:
+        """The curves, and those with a tuned learning rate."""
+        return [*self.curves, *(tuned.curve for tuned in tuned_curves(self.curves))]
+
+    @cached_property
     def recommendations(self) -> list[Recommendation]:
-        """Of each curve, and of those with a tuned learning rate."""
-        tuned = [found.curve for found in tuned_curves(self.curves)]
-        return [recommend(curve) for curve in [*self.curves, *tuned]]
+        """One for each of `recommended_curves`."""
+        return [recommend(curve) for curve in self.recommended_curves]
 
     @cached_property
     def rows(self) -> list[Result]:
-        """Of `summary.csv`: every run's answers to every threshold by both rules."""
+        """What every run answers to every threshold by both rules: the rows of `summary.csv`."""
         return summary_rows(self.runs)
 
     @cached_property
+    def curves_by_request(self) -> dict[tuple[RuleName, float], list[Curve]]:
+        """The curves of `rows` by rule and threshold; those that answer `request` are `curves`."""
+        found: dict[tuple[RuleName, float], list[Curve]] = {}
+        for curve in curves(self.rows):
+            found.setdefault((curve.rule, curve.threshold), []).append(curve)
+        return found | {(self.request.rule, self.request.threshold): self.curves}
+
+    @cached_property
     def across(self) -> list[AcrossThresholds]:
-        return across_thresholds([row for row in self.rows if row.rule is self.request.rule])
+        """Each variant at every threshold, by the rule of `request`."""
+        rule = self.request.rule
+        by_this_rule = [own for key, own in self.curves_by_request.items() if key[0] is rule]
+        return across_thresholds(
+            [row for row in self.rows if row.rule is rule], list(chain.from_iterable(by_this_rule))
+        )
 
     @cached_property
     def loss_curves(self) -> dict[str, list[LossCurve]]:
-        """By variant; of runs that have a reading at all."""
+        """The losses of every run with a reading, by variant."""
         found: dict[str, list[LossCurve]] = {}
         for run, result in zip(self.runs, self.answers, strict=True):
             curve = loss_curve(run, result)
@@ -84,27 +109,32 @@ class Study:
         """Whether there is something to draw against the batch size."""
         return not self.panels or any(len(curve.points) > 1 for curve in self.curves)
 
-    def told(self) -> list[str]:
-        """For people: the answer, and what the thresholds and hyperparameters say."""
+    def summary_lines(self) -> list[str]:
+        """Lines to print: the answers, and what the thresholds and hyperparameters say."""
         return [
-            f"{self.name}: {self.asked}, {count_of(len(self.runs), 'run')}",
-            *(f"  {line}" for found in self.recommendations for line in found.told()),
-            *(f"  {line}" for found in self.lr_comparisons for line in found.told()),
+            f"{self.name}: {self.request_in_words}, {count_of(len(self.runs), 'run')}",
+            *(f"  {line}" for found in self.recommendations for line in found.summary_lines()),
+            *(f"  {line}" for found in self.lr_comparisons for line in found.summary_lines()),
             *(f"  {found.variant}: {found.joint.describe()}" for found in self.across),
             *(f"  {panel.describe()}" for panel in self.panels),
         ]
 
 
 def read(directory: Path) -> tuple[Study | None, list[str]]:
-    """The study, None if none of its runs can be read; and lines that tell of what is left out."""
-    runs, broken = read_study(directory)
-    lines = [f"skipped {run.directory}: {run.reason}" for run in broken]
-    if not runs:
-        return None, [*lines, f"{directory}: no run that can be read"]
-    study = Study(directory, runs, broken)
-    for run, result in zip(runs, study.answers, strict=True):
+    """The study, None if none of its runs can be read; and the lines of `left_out`."""
+    study = Study(directory, *read_study(directory))
+    return study if study.runs else None, left_out(study)
+
+
+def left_out(study: Study) -> list[str]:
+    """A line for each run that could not be read, has not finished or does not answer."""
+    lines = [f"skipped {run.directory}: {run.reason}" for run in study.broken]
+    if not study.runs:
+        return [*lines, f"{study.directory}: no run that can be read"]
+    for run, result in zip(study.runs, study.answers, strict=True):
         if result.status in UNFINISHED:
             lines.append(f"{run.directory}: {result.status}")
         elif result.status is None:
-            lines.append(f"left out {run.directory}: it stopped before {study.asked} could be told")
-    return study, lines
+            asked = study.request_in_words
+            lines.append(f"left out {run.directory}: it stopped before {asked} could be told")
+    return lines

@@ -6,7 +6,8 @@ from itertools import groupby
 from typing import Any
 
 from cbs_lightning.analysis.curves import Curve, curves
-from cbs_lightning.analysis.recommend import Recommendation, recommend
+from cbs_lightning.analysis.recommend import recommend
+from cbs_lightning.analysis.recommendation import Recommendation
 from cbs_lightning.fit.joint import JointFit, joint_fit
 from cbs_lightning.fit.measurements import FEWEST_SIZES
 from cbs_lightning.results.result import Result
@@ -37,13 +38,18 @@ class AcrossThresholds:
         }
 
 
-def across_thresholds(answers: Iterable[Result]) -> list[AcrossThresholds]:
-    """Of the answers of all runs to several thresholds, by one rule."""
+def across_thresholds(
+    answers: Iterable[Result], known: Iterable[Curve] | None = None
+) -> list[AcrossThresholds]:
+    """Compare the thresholds that all runs of a variant answer, by one rule.
+
+    `known`: the curves of these answers, where they have been made already.
+    """
     answers = list(answers)
     untold = {(run.variant, run.threshold) for run in answers if run.status is None}
     telling = [
         curve
-        for curve in curves(answers)
+        for curve in (curves(answers) if known is None else known)
         if _tells(curve) and (curve.variant, curve.threshold) not in untold
     ]
     telling.sort(key=lambda curve: (curve.variant, -curve.threshold))

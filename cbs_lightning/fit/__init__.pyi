@@ -1,4 +1,4 @@
 from .comparison import Comparison as Comparison
 from .comparison import compare as compare
-from .single import Fit as Fit
-from .single import fit as fit
+from .curve_fit import Fit as Fit
+from .curve_fit import fit as fit

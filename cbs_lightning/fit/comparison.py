@@ -9,17 +9,21 @@ from typing import overload
 from numpy.typing import ArrayLike
 
 from cbs_lightning.console import count_of
+from cbs_lightning.fit.curve_fit import Fit, fit_measurements
 from cbs_lightning.fit.forms import FREE
 from cbs_lightning.fit.measurements import FEWEST_SIZES, Measurements, Unreached, measurements
 from cbs_lightning.fit.minimum import Minimum, measured_minimum
-from cbs_lightning.fit.single import Fit, fit_measurements
 
 ALIKE = 2.0  # models whose AICc differ by less are taken to fit alike
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison(Sequence[Fit]):
-    """All models' fits, the best first, and the measured minimum beside them."""
+    """All models' fits, the best first, and the measured minimum beside them.
+
+    It is a sequence of `Fit`; `critical_batch` is None where the data support no interior minimum
+    of K·b, and `reason` says why.
+    """
 
     fits: tuple[Fit, ...]
 
@@ -42,8 +46,11 @@ class Comparison(Sequence[Fit]):
 
     @cached_property
     def measured(self) -> Minimum | None:
-        """The batch size with the least measured K·b; with one seed a b, its interval takes the
-        scatter about the best curve for the noise."""
+        """The batch size with the least median K·b, and an interval for it.
+
+        With one seed per batch size, the interval takes the scatter about the best curve for the
+        noise. None where no batch size reached the threshold with all its runs.
+        """
         best = self.best
         spare = len(best.data.reached) - len(FREE[best.model])
         known = spare > 0 and math.isfinite(best.aicc)
@@ -84,12 +91,34 @@ class Comparison(Sequence[Fit]):
 
 
 def compare(batch_sizes: ArrayLike, steps: ArrayLike, unreached: Unreached = None) -> Comparison:
-    """Fit all models; the best comes first: by AICc, but `nested`, of which the others are cases,
-    only where it is better by 2, the usual bound for a difference that says something."""
+    """Fit all models, and say what the runs support.
+
+    The best model comes first, by AICc. `nested`, of which the others are special cases, comes
+    first only where it is better by 2, the usual bound for a difference that says something.
+
+    Args:
+        batch_sizes: The batch size of each run that reached the threshold; repeated where there
+            are several seeds.
+        steps: K of each of these runs, in the same order.
+        unreached: The runs that did not reach it, as in `fit`.
+
+    Returns:
+        The fits, b* where an interior minimum is supported, and the measured minimum.
+
+    >>> sizes, steps = [4, 8, 16, 32, 64, 128, 256], [1800, 560, 270, 170, 121, 101, 90]
+    >>> found = compare(sizes, steps)
+    >>> found.best.model, len(found)
+    ('nested', 3)
+    >>> print(f"{found.critical_batch:.1f}; least of those run: {found.measured.batch_size:g}")
+    11.5; least of those run: 16
+    >>> compare(sizes[2:], steps[2:]).reason.partition(": ")[2]
+    'K·b is least at the smallest batch size that tells'
+    """
     return compare_measurements(measurements(batch_sizes, steps, unreached))
 
 
 def compare_measurements(data: Measurements) -> Comparison:
+    """Do what `compare` does, for measurements that have been checked already."""
     fits = sorted(
         (fit_measurements(data, model) for model in FREE),
         key=lambda f: (f.aicc, f.rms_log_error if f.rms_log_error >= 0 else math.inf),

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from cbs_lightning.fit.curve_fit import fit_measurements
 from cbs_lightning.fit.likelihood import LEAST_SIGMA, Floats, LogCurve, Observations, aicc, maximise
 from cbs_lightning.fit.measurements import FEWEST_SIZES, Measurements
-from cbs_lightning.fit.single import fit_measurements
 from cbs_lightning.theory.theorem import Constants
 
 CONTRADICTION = 10.0  # in AICc: beyond that hardly any support is left
@@ -65,7 +65,7 @@ class JointFit:
         return Constants(self.c1, self.c2, self.c3).critical_batch(threshold)
 
     def describe(self) -> str:
-        """In a sentence."""
+        """A sentence on whether the thresholds agree with the theorem."""
         if self.reason:
             return f"C1, C2 and C3 cannot be told: {self.reason}."
         thresholds = ", ".join(f"{threshold:g}" for threshold in self.thresholds)
@@ -91,40 +91,40 @@ class JointFit:
 
 def joint_fit(by_threshold: Mapping[float, Measurements]) -> JointFit:
     """Fit K = C₁b/((ε-C₃)b - C₂) to all thresholds together, and to each by itself."""
-    told = {
+    usable = {
         threshold: data
         for threshold, data in sorted(by_threshold.items(), reverse=True)
         if data.distinct >= FEWEST_SIZES
     }
-    if len(told) < 2:
+    if len(usable) < 2:
         why = f"fewer than two thresholds were reached by {FEWEST_SIZES} batch sizes"
-        return JointFit(tuple(told), reason=why)
-    pooled = _Pooled.of(told)
+        return JointFit(tuple(usable), reason=why)
+    pooled = _Pooled.of(usable)
     c1, c2, c3, rms = pooled.fit()
-    runs = sum(len(data.reached) for data in told.values())
+    runs = sum(len(data.reached) for data in usable.values())
 
     def criterion(rms: float, parameters: int) -> float:
         log_likelihood = -runs * math.log(max(rms, LEAST_SIGMA))
         return aicc(log_likelihood, parameters + 1, runs)
 
-    separate, nested = (_pooled_rms(told.values(), model) for model in ("iiduka", "nested"))
+    separate, nested = (_pooled_rms(usable.values(), model) for model in ("iiduka", "nested"))
     return JointFit(
-        thresholds=tuple(told),
+        thresholds=tuple(usable),
         c1=c1,
         c2=c2,
         c3=c3,
         rms_log_error=rms,
         aicc=criterion(rms, 3),
         separate_rms=separate,
-        separate_aicc=criterion(separate, 2 * len(told)),
+        separate_aicc=criterion(separate, 2 * len(usable)),
         nested_rms=nested,
-        nested_aicc=criterion(nested, 3 * len(told)),
+        nested_aicc=criterion(nested, 3 * len(usable)),
     )
 
 
-def _pooled_rms(told: Iterable[Measurements], model: str) -> float:
-    """Over all thresholds, each fitted by itself."""
-    fits = [fit_measurements(data, model) for data in told]
+def _pooled_rms(usable: Iterable[Measurements], model: str) -> float:
+    """The RMS error over all thresholds, each fitted by itself."""
+    fits = [fit_measurements(data, model) for data in usable]
     squares = [fitted.rms_log_error**2 for fitted in fits]
     return math.sqrt(np.average(squares, weights=[len(fitted.data.reached) for fitted in fits]))
 
@@ -138,10 +138,10 @@ class _Pooled:
     observations: Observations
 
     @classmethod
-    def of(cls, told: Mapping[float, Measurements]) -> "_Pooled":
-        data = list(told.values())
+    def of(cls, usable: Mapping[float, Measurements]) -> "_Pooled":
+        data = list(usable.values())
         return cls(
-            np.repeat(list(told), [len(one.batch_sizes) for one in data]),
+            np.repeat(list(usable), [len(one.batch_sizes) for one in data]),
             np.concatenate([one.batch_sizes for one in data]),
             Observations(
                 np.concatenate([one.observations.log_steps for one in data]),

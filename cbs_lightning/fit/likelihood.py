@@ -110,15 +110,15 @@ def _first_log_sigma(data: Observations, eta: Floats) -> Floats:
     return first
 
 
-def _standardised(data: Observations, eta: Floats, log_sigma: Floats) -> Floats:
+def _standardise(data: Observations, eta: Floats, log_sigma: Floats) -> Floats:
     """(log K - curve) / sigma; its negative, for the censored, is how surely they are beyond."""
     z: Floats = (data.log_steps - eta) * np.exp(-log_sigma)[:, None]
     return z
 
 
 def negative_log_likelihood(data: Observations, eta: Floats, log_sigma: Floats) -> Floats:
-    """Of every row of log K in `eta`, a curve at each of the runs."""
-    z = _standardised(data, eta, log_sigma)
+    """One value for each row of `eta`, which holds log K of a curve at each of the runs."""
+    z = _standardise(data, eta, log_sigma)
     known = ~data.censored
     each = np.empty_like(z)
     each[:, known] = 0.5 * z[:, known] ** 2 + log_sigma[:, None] + HALF_LOG_2PI
@@ -131,7 +131,7 @@ def _newton_terms(
     data: Observations, eta: Floats, log_sigma: Floats, jacobian: Floats
 ) -> tuple[Floats, Floats, Floats]:
     """Gradient and Gauss-Newton Hessian in the curve's parameters, and the step of log sigma."""
-    z = _standardised(data, eta, log_sigma)
+    z = _standardise(data, eta, log_sigma)
     inverse = np.exp(-log_sigma)[:, None]
     slope, curvature = -z.copy(), np.ones_like(z)  # of the cost in eta / sigma
     sigma_slope, sigma_curvature = 1 - z**2, 2 * z**2

@@ -30,7 +30,7 @@ class Measurements:
 
     @property
     def log_steps(self) -> Floats:
-        """Of the runs that reached the threshold."""
+        """log K of the runs that reached the threshold."""
         return self.observations.log_steps[~self.observations.censored]
 
     @property
@@ -68,7 +68,7 @@ class Measurements:
         _, seeds = np.unique(self.reached, return_counts=True)
         return len(seeds) > 0 and bool(seeds.min() > 1)
 
-    def collapsed(self) -> "Measurements":
+    def collapse(self) -> "Measurements":
         """A run a batch size: the mean log K of its seeds, and the least steps run in vain."""
         missed = self.observations.censored
         reached_sizes, missed_sizes = np.unique(self.reached), np.unique(self.batch_sizes[missed])
@@ -83,7 +83,7 @@ class Measurements:
             ),
         )
 
-    def resampled(self, rng: np.random.Generator, count: int) -> Observations:
+    def resample(self, rng: np.random.Generator, count: int) -> Observations:
         """Bootstrap over seeds: what they scatter about the mean of their batch size, drawn anew.
 
         The scatter is pooled over the batch sizes, since that of two or three seeds says little,
@@ -101,9 +101,12 @@ class Measurements:
 def measurements(
     batch_sizes: ArrayLike, steps: ArrayLike, unreached: Unreached = None
 ) -> Measurements:
-    """Check the numbers. Where `unreached` names only batch sizes, the steps run are taken to be at
+    """Check the numbers of `fit`.
+
+    Where `unreached` names only batch sizes, the steps run are taken to be at
     least those of the longest run that reached the threshold, in steps or in samples, whichever
-    says less: true of runs with a common budget in either."""
+    says less: true of runs with a common budget in either.
+    """
     sizes, counts = _numbers("batch_sizes", batch_sizes), _numbers("steps", steps)
     if sizes.shape != counts.shape:
         raise ValueError(f"{sizes.size} batch sizes, but {counts.size} steps")

@@ -4,10 +4,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from cbs_lightning.fit.likelihood import Floats
-from cbs_lightning.fit.measurements import Measurements, Unreached, measurements
+from cbs_lightning.fit.measurements import Measurements
 
 RESAMPLES = 1000
 
@@ -43,7 +43,7 @@ def measured_minimum(
     sfo = float(data.median_sfo(data.log_steps[None], sizes)[0, best])
     rng = np.random.default_rng(0)
     if data.replicated:
-        drawn = data.resampled(rng, RESAMPLES).log_steps[:, ~data.observations.censored]
+        drawn = data.resample(rng, RESAMPLES).log_steps[:, ~data.observations.censored]
     elif noise is not None and math.isfinite(noise):
         drawn = rng.normal(data.log_steps, noise, (RESAMPLES, len(data.log_steps)))
     else:
@@ -53,17 +53,8 @@ def measured_minimum(
     return Minimum(size, sfo, (min(float(low), size), max(float(high), size)))
 
 
-def end_of_perfect_scaling(
-    batch_sizes: ArrayLike,
-    steps: ArrayLike,
-    unreached: Unreached = None,
-    overhead: float = 0.2,
-) -> float | None:
-    """The largest batch size whose median K·b is within the overhead of the least."""
-    return largest_within(measurements(batch_sizes, steps, unreached), overhead)
-
-
 def largest_within(data: Measurements, overhead: float) -> float | None:
+    """The largest batch size whose median K·b is within the overhead of the least."""
     sizes = _complete(data)
     if not len(sizes):
         return None

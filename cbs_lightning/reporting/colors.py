@@ -17,13 +17,13 @@ OTHER_COLORS = ("#882255", "#44AA99", "#332288", "#999933", "#AA4499", "#661100"
 
 
 def colors_of(optimizers: Iterable[str]) -> dict[str, str]:
-    """By optimizer; those that have no colour of their own take the others in turn."""
+    """Colours by optimizer; those without one of their own take the other colours in turn."""
     others = sorted(set(optimizers) - COLORS.keys())
     return COLORS | dict(zip(others, cycle(OTHER_COLORS), strict=False))
 
 
 def marks_of(variants: Iterable[tuple[str, str]]) -> dict[str, int]:
-    """By variant, its number among those of its optimizer; given pairs of variant and optimizer."""
+    """Number the variants of each optimizer; given pairs of variant and optimizer."""
     numbers: dict[str, count[int]] = {}
     return {
         variant: next(numbers.setdefault(optimizer, count())) for variant, optimizer in variants

@@ -11,7 +11,7 @@ from cbs_lightning.results.store import studies
 
 
 def for_every_study(description: str | None, write: Callable[[Path], list[str]]) -> None:
-    """Parse the command line, and say the lines that `write` returns of a study's directory."""
+    """Parse the command line, and print the lines that `write` returns for each study."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("output_dir", type=Path, nargs="?", default=Path("outputs"))
     parser.add_argument("--study", help="only this one")

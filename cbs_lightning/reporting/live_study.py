@@ -11,7 +11,7 @@ from io import BytesIO
 from pathlib import Path
 
 from cbs_lightning.analysis.curves import MISSED, Curve, curves
-from cbs_lightning.analysis.summary import most_asked
+from cbs_lightning.analysis.summary import most_common_request
 from cbs_lightning.files import PROJECT
 from cbs_lightning.reporting.tensorboard import has_page, write_sweep_curves, write_sweep_events
 from cbs_lightning.results.result import Request, Result, Status, answer
@@ -23,7 +23,7 @@ DOTS_PER_INCH = 120
 
 
 class LiveStudy:
-    """To be called when runs have finished: shows what there is.
+    """Shows the finished runs of a study in TensorBoard; to be called when runs have finished.
 
     The figures are drawn every minute at most, by another process of the lowest priority, since
     drawing in this one would take time from a run that trains here, and be counted as its.
@@ -65,7 +65,7 @@ def draw_sweep(study_directory: Path) -> None:
 
 
 def _curves(study_directory: Path) -> list[Curve]:
-    """Without runs that cannot be read."""
+    """The curves of the runs that can be read."""
     found = {}
     for directory in run_directories(study_directory):
         try:
@@ -74,7 +74,7 @@ def _curves(study_directory: Path) -> list[Curve]:
             continue
     if not found:
         return []
-    request = most_asked(found.values())
+    request = most_common_request(found.values())
     answers = [_answer(directory, result, request) for directory, result in found.items()]
     return curves(result for result in answers if result is not None)
 

@@ -12,6 +12,8 @@ TABLES = Path(__file__).with_name("paper.csv")
 
 @dataclass(frozen=True)
 class PaperCell:
+    """One cell of the paper's tables: an optimizer at one batch size."""
+
     batch_size: int
     reached: bool
     seconds: float | None

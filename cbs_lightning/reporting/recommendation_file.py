@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cbs_lightning.analysis.lr_comparison import LrComparison
-from cbs_lightning.analysis.recommend import LEVEL, OVERHEAD, Recommendation
+from cbs_lightning.analysis.recommendation import LEVEL, OVERHEAD, Recommendation
 from cbs_lightning.analysis.thresholds import AcrossThresholds
 from cbs_lightning.files import write_atomically
 
@@ -22,7 +22,7 @@ def write_recommendations(
     across: list[AcrossThresholds],
     lr: Iterable[LrComparison] = (),
 ) -> Path:
-    """Ends of intervals that are open, and numbers that are not known, are null."""
+    """Write the answers; open ends of intervals and unknown numbers are null."""
     by_variant = {one.variant: one.as_json() for one in across}
     values = {
         "schema_version": SCHEMA_VERSION,
@@ -30,22 +30,29 @@ def write_recommendations(
         "level": LEVEL,
         "overhead": OVERHEAD,
         "variants": [
-            asdict(one) | {"across_thresholds": by_variant.get(one.variant)} for one in found
+            _recommendation(one) | {"across_thresholds": by_variant.get(one.variant)}
+            for one in found
         ],
         "learning_rates": [one.as_json() for one in lr],
     }
     path = directory / RECOMMENDATION
-    write_atomically(path, (json.dumps(_plain(values), indent=2) + "\n").encode())
+    write_atomically(path, (json.dumps(_json_values(values), indent=2) + "\n").encode())
     return path
 
 
-def _plain(value: Any) -> Any:
+def _recommendation(found: Recommendation) -> dict[str, Any]:
+    """The file's key for the caveats is `unknowns`, on which scripts rely."""
+    return {{"caveats": "unknowns"}.get(key, key): value for key, value in asdict(found).items()}
+
+
+def _json_values(value: Any) -> Any:
+    """The same with lists for tuples, and None for numbers that JSON does not have."""
     if isinstance(value, dict):
         if isinstance(value.get("interval"), tuple):  # 0 is as open an end as infinity
             value = value | {"interval": [end or math.inf for end in value["interval"]]}
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _json_values(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_json_values(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

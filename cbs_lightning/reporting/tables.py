@@ -7,7 +7,7 @@ from io import StringIO
 from pathlib import Path
 from statistics import median
 
-from cbs_lightning.analysis.curves import Curve, Point
+from cbs_lightning.analysis.curves import BatchSizePoint, Curve
 from cbs_lightning.files import write_atomically
 from cbs_lightning.reporting.paper import PaperCell, paper_cells
 from cbs_lightning.results.result import Result
@@ -50,7 +50,7 @@ def table_rows(study: str, curves: list[Curve]) -> list[Row]:
     return rows
 
 
-def _measured_row(variant: str, point: Point, cell: PaperCell | None) -> Row:
+def _measured_row(variant: str, point: BatchSizePoint, cell: PaperCell | None) -> Row:
     shown = point.reached or point.runs
     statuses = sorted({str(run.status) for run in point.runs})
     return Row(
@@ -101,7 +101,7 @@ def csv_table(rows: list[Row]) -> str:
 
 def markdown_tables(rows: list[Row]) -> str:
     parts = []
-    for variant, header, cells in _printed(rows):
+    for variant, header, cells in _tables_of_text(rows):
         lines = [f"### {variant}", "", _line(header), _line(["---:"] * len(header))]
         parts.append("\n".join(lines + [_line(cell) for cell in cells]) + "\n")
     return "\n".join(parts)
@@ -109,7 +109,7 @@ def markdown_tables(rows: list[Row]) -> str:
 
 def latex_tables(rows: list[Row]) -> str:
     parts = []
-    for variant, header, cells in _printed(rows):
+    for variant, header, cells in _tables_of_text(rows):
         lines = [
             rf"\begin{{table}}\caption{{{_latex(variant)}}}\centering",
             rf"\begin{{tabular}}{{{'r' * len(header)}}}",
@@ -124,7 +124,7 @@ def latex_tables(rows: list[Row]) -> str:
     return "\n".join(parts)
 
 
-def _printed(rows: list[Row]) -> list[tuple[str, list[str], list[list[str]]]]:
+def _tables_of_text(rows: list[Row]) -> list[tuple[str, list[str], list[list[str]]]]:
     """Per variant: its name, the header and the cells, as text."""
     tables = []
     for variant in dict.fromkeys(row.variant for row in rows):

@@ -20,7 +20,7 @@ from tensorboard.plugins.custom_scalar.layout_pb2 import (
 from tensorboard.plugins.image import metadata as images
 from tensorboard.util.tensor_util import make_tensor_proto
 
-from cbs_lightning.analysis.curves import Curve, Point
+from cbs_lightning.analysis.curves import BatchSizePoint, Curve
 from cbs_lightning.files import remove_scratch
 from cbs_lightning.results.events import EventWriter, event_paths, replace_events
 from cbs_lightning.results.locks import held
@@ -55,7 +55,7 @@ def write_sweep_events(
 
 
 def write_sweep_curves(study_directory: Path, study_curves: list[Curve]) -> None:
-    """The curves alone; the layout and figures stay as they are."""
+    """Write the curves alone; the layout and figures stay as they are."""
     with suppress(Timeout), _sweep_held(study_directory):
         _write_curves(study_directory / SWEEP, study_curves)
 
@@ -105,7 +105,7 @@ def _curve_events(curve: Curve, octaves: bool) -> bytes:
     return content.getvalue()
 
 
-def _points(curve: Curve) -> list[Point]:
+def _points(curve: Curve) -> list[BatchSizePoint]:
     return [point for point in curve.points if point.all_reached]
 
 

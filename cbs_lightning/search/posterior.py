@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
+from cbs_lightning.fit.curve_fit import fit_measurements
 from cbs_lightning.fit.forms import FREE
 from cbs_lightning.fit.likelihood import Floats, negative_log_likelihood
 from cbs_lightning.fit.measurements import Measurements
-from cbs_lightning.fit.single import fit_measurements
 
 NOISE = 0.05  # of log K, at least: about what seeds scatter
 PER_OCTAVE = 4  # places of b*

@@ -1,26 +1,49 @@
 """The end of a sweep: every run, the answer, and where to look."""
 
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from cbs_lightning.analysis.curves import curves
+from cbs_lightning.analysis.curves import Curve, curves
 from cbs_lightning.analysis.lr_comparison import lr_comparisons, tuned_curves
 from cbs_lightning.analysis.recommend import recommend
-from cbs_lightning.analysis.study import read
+from cbs_lightning.analysis.study import Study, left_out
 from cbs_lightning.console import count_of, duration, print_line
 from cbs_lightning.errors import output_errors
 from cbs_lightning.results.result import Request, Result, Status, answer
 from cbs_lightning.results.store import read_study
 
 
-def print_report(results: list[Result | None], directories: list[Path]) -> None:
-    """One row per job; a result of None is a job that failed without one."""
+def report(
+    results: list[Result | None], directories: list[Path], studies: Mapping[Path, bool]
+) -> None:
+    """Print every run and the answer, and write figures and report where they are wanted.
+
+    Args:
+        results: One per job; None is a job that failed without one.
+        directories: The run directories of the jobs.
+        studies: The directories above them, and whether figures and report are wanted there.
+    """
     console = Console()
     if not console.is_terminal:  # a log has no width
         console = Console(width=160, soft_wrap=True)
+    console.print(_table(results, directories))
+    read = {path: Study(path, *read_study(path)) for path in sorted(studies) if path.is_dir()}
+    found = [result for result in results if result is not None]
+    earlier = _earlier_runs(found, directories, read.values())
+    if earlier:
+        console.print(f"With {count_of(len(earlier), 'earlier run')} of the study:")
+    written = [study for path, study in read.items() if studies[path] and study.runs]
+    for line in _answer([*found, *earlier], written):
+        console.print(line, highlight=False)
+    for path, wanted in studies.items():
+        _finish(path, read.get(path) if wanted else None)
+
+
+def _table(results: list[Result | None], directories: list[Path]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, title_justify="left")
     for name in ("optimizer", "b", "seed", "status", "steps", "SFO", "accuracy", "time"):
         table.add_column(name, justify="left" if name in ("optimizer", "status") else "right")
@@ -29,44 +52,53 @@ def print_report(results: list[Result | None], directories: list[Path]) -> None:
             table.add_row(directory.name, "", "", f"[red]{Status.FAILED}[/red]")
         else:
             table.add_row(*_cells(result))
-    console.print(table)
-    found = [result for result in results if result is not None]
-    earlier = _earlier_runs(found, directories)
-    if earlier:
-        console.print(f"With {count_of(len(earlier), 'earlier run')} of the study:")
-    own = curves([*found, *earlier])
-    for curve in [*own, *(tuned.curve for tuned in tuned_curves(own))]:
-        console.print("\n".join(recommend(curve).told()), highlight=False)
+    return table
+
+
+def _answer(results: list[Result], written: Iterable[Study]) -> Iterator[str]:
+    """Lines with what the results say to this sweep's own request.
+
+    A curve that one of the studies to be written has as well is taken from there, so that the
+    forms are fitted to it once.
+    """
+    known = [curve for study in written for curve in study.recommended_curves]
+
+    def shared(curve: Curve) -> Curve:
+        return next((same for same in known if same == curve), curve)
+
+    own = [shared(curve) for curve in curves(results)]
+    tuned = [shared(found.curve) for found in tuned_curves(own)]
+    for curve in [*own, *tuned]:
+        yield from recommend(curve).summary_lines()
     for compared in lr_comparisons(own):
-        console.print("\n".join(compared.told()), highlight=False)
+        yield from compared.summary_lines()
 
 
-def write_and_tell(studies: dict[Path, bool]) -> None:
-    """Say where the studies' runs are, and write what is made of them where that is wanted."""
-    for directory, wanted in studies.items():
-        where = "" if str(directory.parent) == "outputs" else f" OUTPUT_DIR={directory.parent}"
-        if wanted and directory.is_dir():
-            with output_errors(directory.parent):
-                _write(directory)
-            print_line(f"  Runs: {directory}; in TensorBoard: make tensorboard{where}")
-        else:
-            print_line(
-                f"Runs: {directory}; to look at them: make figures report tensorboard{where}"
-            )
+def _finish(directory: Path, study: Study | None) -> None:
+    """Write what is made of the study, if one is given, and say where its runs are."""
+    where = "" if str(directory.parent) == "outputs" else f" OUTPUT_DIR={directory.parent}"
+    if study is None:
+        print_line(f"Runs: {directory}; to look at them: make figures report tensorboard{where}")
+        return
+    with output_errors(directory.parent):
+        _write(study)
+    print_line(f"  Runs: {directory}; in TensorBoard: make tensorboard{where}")
 
 
-def _write(directory: Path) -> None:
-    from cbs_lightning.reporting.figures import write_files
+def _write(study: Study) -> None:
     from cbs_lightning.reporting.report import write_page
+    from cbs_lightning.reporting.study_files import write_files
 
-    study, lines = read(directory)
-    if study is not None:
+    lines = left_out(study)
+    if study.runs:
         print_line(f"{study.name}: drawing {count_of(len(study.runs), 'run')} ...")
         lines += [*write_files(study), f"  Report: {write_page(study)}"]
     print_line("\n".join(lines))
 
 
-def _earlier_runs(results: list[Result], directories: list[Path]) -> list[Result]:
+def _earlier_runs(
+    results: list[Result], directories: list[Path], studies: Iterable[Study]
+) -> list[Result]:
     """What other runs of the studies, of the same variants, say to what this sweep asked."""
     asked: dict[tuple[str, str], set[Request]] = {}
     for run in results:
@@ -75,9 +107,8 @@ def _earlier_runs(results: list[Result], directories: list[Path]) -> list[Result
     own = {directory.resolve() for directory in directories}
     return [
         answer(run.result, run.trajectory, request)
-        for study in sorted({directory.parent for directory in directories})
-        if study.is_dir()
-        for run in read_study(study)[0]
+        for study in studies
+        for run in study.runs
         if run.directory.resolve() not in own
         for request in asked.get((run.result.study, run.result.variant), ())
     ]

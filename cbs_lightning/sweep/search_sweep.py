@@ -21,7 +21,7 @@ from cbs_lightning.sweep.sweep import (
     Sweep,
     has_failed,
     print_start,
-    report,
+    report_on,
     shown_in_tensorboard,
 )
 from cbs_lightning.sweep.sweeper import Overrides
@@ -130,7 +130,7 @@ class SearchSweep(Sweep):
                     configs[job], found[job] = each.configs[cell], each.answers.get(cell)
                 if cell in each.answers:
                     publish_answer(each.configs[cell], each.limit_of(cell))
-        report(configs, list(found.values()))
+        report_on(configs, list(found.values()))
         for each in self.combinations:
             print_line(f"{each.name}: {each.verdict().summary}")
         if limit is not None:

@@ -29,7 +29,7 @@ from cbs_lightning.sweep.job import SweepJob
 from cbs_lightning.sweep.launching import concurrency_of, is_on_cluster, with_launcher
 from cbs_lightning.sweep.live.board import JobState
 from cbs_lightning.sweep.live.watcher import watched_board
-from cbs_lightning.sweep.report import print_report, write_and_tell
+from cbs_lightning.sweep.report import report
 from cbs_lightning.sweep.slurm import queue as slurm
 from cbs_lightning.sweep.stop_file import StopFile, stop_file_on_signal
 from cbs_lightning.sweep.sweeper import Overrides
@@ -55,7 +55,7 @@ class Sweep:
         print_start(f"{count_of(len(configs), 'job')}, {concurrency}", concurrency)
         with shown_in_tensorboard(configs) as listeners:
             found = self.launch(configs, concurrency, listeners)
-        report(configs, found)
+        report_on(configs, found)
         if any(map(has_failed, found)):
             raise SystemExit(1)
         return found
@@ -134,9 +134,8 @@ def shown_in_tensorboard(configs: Configs) -> Iterator[list[Listener]]:
         yield list(live)
 
 
-def report(configs: Configs, found: list[Result | None]) -> None:
-    print_report(found, [run_directory(cfg) for cfg in configs.values()])
-    write_and_tell(_studies(configs))
+def report_on(configs: Configs, found: list[Result | None]) -> None:
+    report(found, [run_directory(cfg) for cfg in configs.values()], _studies(configs))
 
 
 def has_failed(result: Result | None) -> bool:

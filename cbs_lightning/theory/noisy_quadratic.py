@@ -19,6 +19,13 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class NoisyQuadratic:
+    """The problem: its spectrum, the noise of its gradients, and SGD's learning rate.
+
+    >>> problem = NoisyQuadratic(np.array([1.0, 0.1]), lr=0.1)
+    >>> print(f"no K up to b = {problem.pole(0.01):.1f}; b* = {problem.critical_batch(0.01):.1f}")
+    no K up to b = 2.9; b* = 3.8
+    """
+
     spectrum: Floats  # the eigenvalues λ
     lr: float
     noise: Floats | None = None  # c, variances of a single sample's gradient; default: λ

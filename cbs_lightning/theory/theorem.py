@@ -20,7 +20,14 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Constants:
-    """C₁, C₂ and C₃ of Theorem 3.1, and what follows from them."""
+    """C₁, C₂ and C₃ of Theorem 3.1, and what follows from them.
+
+    >>> found = Constants(c1=500.0, c2=0.05, c3=0.0005)
+    >>> print(f"{found.critical_batch(0.01):.2f} {found.steps(64, 0.01):.0f}")
+    10.53 57348
+    >>> found.steps(4, 0.01) is None  # b ≤ C₂/(ε - C₃)
+    True
+    """
 
     c1: float
     c2: float
@@ -33,7 +40,7 @@ class Constants:
     def vi_bound(self, K: ArrayLike, b: ArrayLike) -> float | Floats:
         """Theorem 3.1 (i): VI(K, θ) is at most this."""
         steps, sizes = _positive_array("K", K), _positive_array("b", b)
-        return _plain(self.c1 / steps + self.c2 / sizes + self.c3)
+        return _scalar_or_array(self.c1 / steps + self.c2 / sizes + self.c3)
 
     @overload
     def steps(self, b: float, eps: float) -> float | None: ...
@@ -56,7 +63,7 @@ class Constants:
     def sfo(self, b: ArrayLike, eps: float) -> float | Floats | None:
         """Theorem 3.1 (iii): K(b)·b, where K(b) is defined."""
         steps = self.steps(b, eps)
-        return None if steps is None else _plain(steps * np.asarray(b, float))
+        return None if steps is None else _scalar_or_array(steps * np.asarray(b, float))
 
     def critical_batch(self, eps: float) -> float | None:
         """b* = 2C₂/(ε - C₃), which minimises K(b)·b. None where ε ≤ C₃, or C₂ = 0 (no noise)."""
@@ -117,12 +124,27 @@ def constants(
     M: float | None = None,
     v_star: float | None = None,
 ) -> Constants:
-    """The constants for "sgd", "momentum" (Algorithm 1's) or "adam" (with monotone moments).
+    """Find the constants of Theorem 3.1.
 
-    `sigma2` bounds the variance of a single sample's gradient, `G` the gradient's norm, `dist`
-    the distance of all iterates to θ; `theta1_dist2` is E‖θ₁ - θ‖², by default dist². Adam's bound
-    takes instead the dimension `d`, and `D`, `M` and `v_star`, which bound the squares of every
-    coordinate of θₖ - θ and of the gradient from above and the second moments from below.
+    Args:
+        optimizer: "sgd", "momentum" (Algorithm 1's) or "adam" (with monotone moments).
+        lr: The constant learning rate.
+        sigma2: A bound on the variance of a single sample's gradient.
+        G: A bound on the norm of the gradient.
+        dist: A bound on the distance of all iterates to θ.
+        theta1_dist2: E‖θ₁ - θ‖², by default dist². Adam's bound does not use it.
+        beta1: For "momentum" and "adam", in (0, 1).
+        beta2: This and the following are for "adam"; in [0, 1).
+        d: The dimension of θ.
+        D: A bound on the square of every coordinate of θₖ - θ.
+        M: A bound on the square of every coordinate of the gradient.
+        v_star: A bound on the second moments from below.
+
+    Raises:
+        ValueError: A parameter is outside its range, missing, or not the optimizer's.
+
+    >>> constants("sgd", lr=1e-3, sigma2=100.0, G=1.0, dist=1.0)
+    Constants(c1=500.0, c2=0.05, c3=0.0005)
     """
     _check_own(optimizer, beta1=beta1, beta2=beta2, d=d, D=D, M=M, v_star=v_star)
     _positive("lr", lr)
@@ -173,6 +195,17 @@ def adam_lower_bound(
 
     Here `d` is the dimension of an input, not the number of parameters. The paper prints 1010 for
     CIFAR-10 and 2380 for MNIST; this formula gives 1002 and 2381.
+
+    Args:
+        n: The number of training samples.
+        d: The dimension of an input.
+        sigma2: A bound on the variance of a single sample's gradient.
+        eps: The precision ε of the theorem, which is not a loss threshold.
+        lr: The constant learning rate.
+        beta1: Adam's, in (0, 1).
+
+    >>> round(adam_lower_bound(n=50_000, d=3072, sigma2=1e-2, eps=1e-2, lr=1e-3, beta1=0.9))
+    1002
     """
     v_star = _positive("d", d) * _positive("eps", eps) ** 2 / _positive("n", n) ** 2
     return lower_bound("adam", lr=lr, sigma2=sigma2, eps=eps, beta1=beta1, v_star=v_star)
@@ -222,5 +255,5 @@ def _positive_array(name: str, values: ArrayLike) -> Floats:
     return array
 
 
-def _plain(values: NDArray[np.float64] | np.float64) -> float | Floats:
+def _scalar_or_array(values: NDArray[np.float64] | np.float64) -> float | Floats:
     return values if np.ndim(values) else float(values)

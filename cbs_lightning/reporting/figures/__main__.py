@@ -2,7 +2,7 @@
 
 from cbs_lightning.reporting.command import for_every_study
 from cbs_lightning.reporting.figures import __doc__ as description
-from cbs_lightning.reporting.figures import write_study
+from cbs_lightning.reporting.study_files import write_study
 
 
 def main() -> None:

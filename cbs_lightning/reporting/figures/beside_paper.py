@@ -14,7 +14,7 @@ from cbs_lightning.reporting.figures.style import (
     markers_of,
     set_batch_sizes,
     set_plain_log,
-    shortened,
+    shorten,
 )
 from cbs_lightning.reporting.tables import Row
 
@@ -22,7 +22,7 @@ PANEL_HEIGHT = 1.7  # inches
 
 
 def draw_beside_paper(study: str, rows: list[Row]) -> Figure:
-    """Of every cell that reached the threshold: hollow in the paper, filled here."""
+    """Draw every cell that reached the threshold: the paper's hollow, those run here filled."""
     with mpl.rc_context(STYLE):
         figure = Figure((WIDTH, 2 * PANEL_HEIGHT + 0.3), layout="constrained")
         upper, lower = figure.subplots(2, 1, sharex=True)
@@ -47,7 +47,7 @@ def draw_beside_paper(study: str, rows: list[Row]) -> Figure:
         upper.set_ylabel("Training time (s)")
         lower.set_ylabel("Training accuracy (%)")
         lower.set_xlabel("Batch size b")
-        upper.set_title(f"{shortened(study)}: beside the paper's tables", loc="left")
+        upper.set_title(f"{shorten(study)}: beside the paper's tables", loc="left")
         handles = [key(v, color=colors[v], marker=markers[v], ms=3.8) for v in variants]
         sources = [
             key("here", marker="o", ms=3.8),
@@ -60,7 +60,7 @@ def draw_beside_paper(study: str, rows: list[Row]) -> Figure:
 def _draw(
     axes: Axes, found: list[tuple[int, float | None]], color: str, marker: str, hollow: bool
 ) -> list[float]:
-    """Returns the values drawn."""
+    """Draw one curve; return its values."""
     known = [(size, value) for size, value in found if value is not None]
     if not known:
         return []

@@ -12,8 +12,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.path import Path
 
-from cbs_lightning.analysis.curves import Curve, Point
-from cbs_lightning.analysis.recommend import LEVEL
+from cbs_lightning.analysis.curves import BatchSizePoint, Curve
+from cbs_lightning.analysis.recommendation import LEVEL
 from cbs_lightning.fit.likelihood import Floats
 from cbs_lightning.reporting.colors import colors_of
 from cbs_lightning.reporting.figures.pattern import ROW_HEIGHT, draw_pattern, pattern_keys
@@ -27,12 +27,13 @@ from cbs_lightning.reporting.figures.style import (
     WIDTH,
     add_legend,
     draw_band,
+    draw_unreached,
     key,
     markers_of,
     set_batch_sizes,
     set_octaves,
     set_round_ticks,
-    shortened,
+    shorten,
 )
 from cbs_lightning.reporting.paper import PaperCell
 from cbs_lightning.results.result import Result
@@ -46,10 +47,10 @@ class Quantity:
     """
 
     title: str
-    value: Callable[[Point | Result], float | None]
+    value: Callable[[BatchSizePoint | Result], float | None]
     bound: Callable[[Result], float]
-    chosen: Callable[[Curve], Point | None]
-    chosen_label: str
+    marked: Callable[[Curve], BatchSizePoint | None]
+    mark_label: str
     per_step: Callable[[Floats], Floats] | None = None
 
 
@@ -111,7 +112,9 @@ def draw(
         missed = [curve for curve in study_curves if curve.unreached]
         alike = len({curve.optimizer for curve in missed}) < len(missed)
         for row, curve in enumerate(missed):
-            _draw_unreached(axes, curve, row, colors[curve.optimizer], named=alike)
+            sizes_missed = [point.batch_size for point in curve.unreached]
+            label = shorten(curve.variant, 24) if alike else ""
+            draw_unreached(axes, sizes_missed, row, colors[curve.optimizer], label)
         if missed:
             draw_band(axes, UNREACHED_ROW * len(missed) + 0.01)
         first = study_curves[0] if study_curves else None
@@ -148,21 +151,21 @@ def _draw_curve(axes: Axes, curve: Curve, quantity: Quantity, marker: str, color
         if point.sliced:
             axes.plot(point.batch_size, found, color=color, marker=marker, zorder=3.5, **HOLLOW)
     _draw_seeds(axes, [point for point, _ in reached if len(point.reached) > 1], value, color)
-    chosen = quantity.chosen(curve)
-    if chosen is None or (lowest := value(chosen)) is None:
+    marked = quantity.marked(curve)
+    if marked is None or (lowest := value(marked)) is None:
         return
-    if quantity.per_step is not None and chosen.sfo is not None:
+    if quantity.per_step is not None and marked.sfo is not None:
         asked = np.array([point.batch_size for point in curve.points], float)
         sizes = np.minimum(asked, curve.data_size)
-        scaling = chosen.sfo / sizes * quantity.per_step(sizes)
+        scaling = marked.sfo / sizes * quantity.per_step(sizes)
         axes.plot(asked, scaling, color=color, lw=0.8, ls=DASHED, alpha=0.8, zorder=1)
     axes.plot(
-        chosen.batch_size,
+        marked.batch_size,
         lowest,
         marker="*",
         markersize=10,
-        color="white" if chosen.sliced else color,
-        markeredgecolor=color if chosen.sliced else "white",
+        color="white" if marked.sliced else color,
+        markeredgecolor=color if marked.sliced else "white",
         markeredgewidth=0.7,
         zorder=4,
     )
@@ -170,8 +173,8 @@ def _draw_curve(axes: Axes, curve: Curve, quantity: Quantity, marker: str, color
 
 def _draw_seeds(
     axes: Axes,
-    points: list[Point],
-    value: Callable[[Point | Result], float | None],
+    points: list[BatchSizePoint],
+    value: Callable[[BatchSizePoint | Result], float | None],
     color: str,
 ) -> None:
     """Every run, and the range of those of one batch size."""
@@ -216,26 +219,6 @@ def _draw_abandoned(axes: Axes, curve: Curve, quantity: Quantity, color: str) ->
     axes.plot(sizes, bounds, color=color, ls="none", zorder=3, **ABANDONED)
 
 
-def _draw_unreached(axes: Axes, curve: Curve, row: int, color: str, named: bool) -> None:
-    """Batch sizes that did not reach the threshold, at the top edge: K is above the budget."""
-    sizes = [point.batch_size for point in curve.unreached]
-    height = 1 - UNREACHED_ROW * (row + 0.6)
-    if named:
-        look: dict[str, Any] = {"fontsize": 5, "color": color, "transform": axes.transAxes}
-        axes.text(1.01, height, shortened(curve.variant, 24), va="center", **look)
-    axes.plot(
-        sizes,
-        [height] * len(sizes),
-        ls="none",
-        marker="x",
-        markersize=4.2,
-        markeredgewidth=1.2,
-        color=color,
-        transform=axes.get_xaxis_transform(),
-        clip_on=False,
-    )
-
-
 def _set_values(axes: Axes, study_curves: list[Curve], quantity: Quantity) -> None:
     values = [
         found
@@ -274,12 +257,12 @@ def _names(
     handles = []
     fitted = quantity.per_step is not None
     for curve in study_curves:
-        chosen = quantity.chosen(curve)
-        told = f": {quantity.chosen_label} at b = {chosen.batch_size}" if chosen else ": no minimum"
+        marked = quantity.marked(curve)
+        told = f": {quantity.mark_label} at b = {marked.batch_size}" if marked else ": no minimum"
         critical = curve.comparison.critical_batch if fitted else None
         told += f", fitted b* = {critical:.3g}" if critical is not None else ""
         color, marker = colors[curve.optimizer], markers[curve.variant]
-        name = shortened(curve.variant, 62 - len(told))
+        name = shorten(curve.variant, 62 - len(told))
         handles.append(key(name + told, color=color, marker=marker, ms=3.8))
     return handles
 
@@ -289,8 +272,8 @@ def _keys(study_curves: list[Curve], quantity: Quantity) -> list[Line2D | Patch]
     fitted = quantity.per_step is not None
     if any(len(curve.seeds) > 1 for curve in study_curves):
         handles.append(key("median and range of seeds", marker="|", ms=8, ls="none", mew=0.9))
-    if any(quantity.chosen(curve) for curve in study_curves):
-        handles.append(key(quantity.chosen_label, ls="none", marker="*", ms=8))
+    if any(quantity.marked(curve) for curve in study_curves):
+        handles.append(key(quantity.mark_label, ls="none", marker="*", ms=8))
     if fitted and any(curve.best for curve in study_curves):
         handles.append(key("perfect scaling", lw=0.8, ls=DASHED))
     if fitted and any(curve.comparison.shown for curve in study_curves):
@@ -310,4 +293,4 @@ def _title(study: str, study_curves: list[Curve]) -> str:
     seeds = {seed for curve in study_curves for seed in curve.seeds}
     told = f"{len(seeds)} seeds, median" if len(seeds) > 1 else "".join(f"seed {s}" for s in seeds)
     rule = f"rule {study_curves[0].rule}, " if study_curves else ""
-    return f"{shortened(study)}: {rule}{told or 'no run finished'}"
+    return f"{shorten(study)}: {rule}{told or 'no run finished'}"

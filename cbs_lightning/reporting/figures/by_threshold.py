@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from cbs_lightning.analysis.recommend import LEVEL
+from cbs_lightning.analysis.recommendation import LEVEL
 from cbs_lightning.analysis.thresholds import AcrossThresholds
 from cbs_lightning.console import count_of
 from cbs_lightning.reporting.colors import colors_of
@@ -24,7 +24,7 @@ from cbs_lightning.reporting.figures.style import (
     key,
     markers_of,
     set_octaves,
-    shortened,
+    shorten,
 )
 
 SPREAD = 0.015  # of the axis between variants, so that their intervals can be told apart
@@ -63,7 +63,7 @@ def draw_by_threshold(study: str, variants: list[AcrossThresholds]) -> Figure | 
         axes.set_ylabel("Critical batch size b*")
         axes.set_title(_title(study, variants), loc="left")
         names = [
-            key(shortened(one.variant), color=colors[one.optimizer], marker=marker, **HOLLOW)
+            key(shorten(one.variant), color=colors[one.optimizer], marker=marker, **HOLLOW)
             for one, marker in zip(variants, markers.values(), strict=True)
         ]
         add_legend(figure, (names, 3), (_keys(variants, bool(agreeing)), 1))
@@ -72,7 +72,7 @@ def draw_by_threshold(study: str, variants: list[AcrossThresholds]) -> Figure | 
 
 def _title(study: str, variants: list[AcrossThresholds]) -> str:
     seeds = {seed for variant in variants for found in variant.at for seed in found.seeds}
-    return f"{shortened(study)}: rule {variants[0].at[0].rule}, {count_of(len(seeds), 'seed')}"
+    return f"{shorten(study)}: rule {variants[0].at[0].rule}, {count_of(len(seeds), 'seed')}"
 
 
 def _draw_variant(

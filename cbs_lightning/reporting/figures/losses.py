@@ -19,7 +19,7 @@ from cbs_lightning.reporting.figures.style import (
     key,
     set_plain_log,
     set_round_ticks,
-    shortened,
+    shorten,
 )
 
 MOST_KEYS = 16
@@ -27,7 +27,7 @@ MOST_ABOVE = 1e4  # times the threshold: a spike would leave no room for anythin
 
 
 def draw_losses(study: str, curves: list[LossCurve]) -> Figure:
-    """All runs of one variant; the larger the batch, the darker. A dot is where K was counted."""
+    """Draw all runs of one variant, larger batches darker; a dot marks where K was counted."""
     with mpl.rc_context(STYLE):
         figure = Figure((WIDTH, PLOT_HEIGHT), layout="constrained")
         axes = figure.add_subplot()
@@ -57,7 +57,7 @@ def draw_losses(study: str, curves: list[LossCurve]) -> Figure:
         axes.set_xlabel("SFO: steps so far times b")
         axes.set_ylabel(f"Training loss, rule {first.rule}")
         seeds = count_of(len({curve.result.seed for curve in curves}), "seed")
-        axes.set_title(f"{shortened(f'{study}: {first.variant}', 44)}, {seeds}", loc="left")
+        axes.set_title(f"{shorten(f'{study}: {first.variant}', 44)}, {seeds}", loc="left")
         shown = range(0, len(sizes), 1 + (len(sizes) - 1) // MOST_KEYS)
         handles = [key(f"b = {sizes[i]}", color=shades[i]) for i in shown]
         handles.append(key(f"threshold {first.threshold:g}", lw=0.8, ls=DASHED))
@@ -68,7 +68,7 @@ def draw_losses(study: str, curves: list[LossCurve]) -> Figure:
 
 
 def _shades(color: str, count: int) -> list[tuple[float, float, float, float]]:
-    """Of one optimizer's colour, from light to nearly black."""
+    """Shades of one optimizer's colour, from light to nearly black."""
     pure = np.array(to_rgb(color))
     scale = LinearSegmentedColormap.from_list("shades", [0.45 + 0.55 * pure, pure, 0.25 * pure])
     return [scale(place) for place in np.linspace(0, 1, count)]

@@ -21,10 +21,11 @@ from cbs_lightning.reporting.figures.style import (
     WIDTH,
     add_legend,
     draw_band,
+    draw_unreached,
     key,
     set_batch_sizes,
     set_plain_log,
-    shortened,
+    shorten,
 )
 
 NAMES = {
@@ -61,7 +62,7 @@ def draw_lr_scaling(study: str, compared: LrComparison) -> Figure:
         lower.set_ylabel("Learning rate")
         lower.set_xlabel("Batch size b")
         seeds = count_of(len({seed for curve in curves.values() for seed in curve.seeds}), "seed")
-        name = shortened(f"{study}: {compared.variant}", 36)
+        name = shorten(f"{study}: {compared.variant}", 36)
         upper.set_title(f"{name}, rule {first.rule}, {seeds}", loc="left")
         names = [_name(scaling, curve, looks[scaling]) for scaling, curve in curves.items()]
         add_legend(figure, (names, 1), (_keys(compared), 2))
@@ -108,18 +109,18 @@ def _draw_least(axes: Axes, compared: LrComparison, looks: dict[Scaling, dict[st
 
 
 def _draw_rates(axes: Axes, compared: LrComparison, looks: dict[Scaling, dict[str, Any]]) -> None:
-    drawn = {
+    rates_by_scaling = {
         scaling: {point.batch_size: lr_of(point) for point in curve.points}
         for scaling, curve in compared.curves.items()
     }
-    rates = [lr for own in drawn.values() for lr in own.values()]
+    rates = [lr for own in rates_by_scaling.values() for lr in own.values()]
     if compared.tuned is not None:
         tried = [(b, lr) for b, own in compared.tuned.tried.items() for lr in own]
         sizes, others = zip(*tried, strict=True)
         axes.scatter(sizes, others, s=6, color=TRIED, lw=0, zorder=1)
         rates += others
-        drawn[Scaling.TUNED] = compared.tuned.chosen
-    for scaling, own in drawn.items():
+        rates_by_scaling[Scaling.TUNED] = compared.tuned.best_rates
+    for scaling, own in rates_by_scaling.items():
         axes.plot(list(own), list(own.values()), ms=3.2, zorder=3, **looks[scaling])
     set_plain_log(axes, min(rates), max(rates))
 
@@ -131,13 +132,9 @@ def _draw_unreached(
     if missed:
         draw_band(axes, UNREACHED_ROW * len(missed) + 0.01)
     for row, (scaling, curve) in enumerate(missed):
-        height, color = 1 - UNREACHED_ROW * (row + 0.6), looks[scaling]["color"]
-        text: dict[str, Any] = {"fontsize": 5.5, "color": color, "transform": axes.transAxes}
-        axes.text(1.01, height, NAMES[scaling], va="center", **text)
         sizes = [point.batch_size for point in curve.unreached]
-        cross: dict[str, Any] = {"marker": "x", "ms": 4.2, "mew": 1.2, "clip_on": False}
-        place = axes.get_xaxis_transform()
-        axes.plot(sizes, [height] * len(sizes), ls="none", color=color, transform=place, **cross)
+        color = looks[scaling]["color"]
+        draw_unreached(axes, sizes, row, color, NAMES[scaling], fontsize=5.5)
 
 
 def _set_values(axes: Axes, curves: list[Curve]) -> None:

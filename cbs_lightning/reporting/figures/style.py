@@ -48,8 +48,8 @@ LONGEST_NAME = 28  # characters of a study or a variant that are shown
 UNREACHED_ROW = 0.045  # of the axes' height, at their top
 
 
-def shortened(name: str, longest: int = LONGEST_NAME) -> str:
-    """As plain text: matplotlib takes what is between two dollars for mathematics."""
+def shorten(name: str, longest: int = LONGEST_NAME) -> str:
+    """Shorten a name, and escape dollars, between which matplotlib expects mathematics."""
     short = name if len(name) <= longest else f"{name[: longest - 3]}..."
     return short.replace("$", r"\$")
 
@@ -75,7 +75,7 @@ def add_legend(figure: Figure, *groups: tuple[Sequence[Line2D | Patch], int]) ->
 
 
 def markers_of(variants: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """By variant, given pairs of variant and optimizer: those of one optimizer share its colour."""
+    """Markers by variant, given pairs of variant and optimizer, which decides on the colour."""
     return {name: MARKERS[mark % len(MARKERS)] for name, mark in marks_of(variants).items()}
 
 
@@ -103,6 +103,19 @@ def draw_band(axes: Axes, height: float) -> None:
     axes.add_patch(Rectangle((0, 1 - height), 1, height, transform=axes.transAxes, **box))
 
 
+def draw_unreached(
+    axes: Axes, sizes: list[int], row: int, color: str, label: str = "", fontsize: float = 5
+) -> None:
+    """Crosses in a row of that band, at batch sizes that did not reach the threshold."""
+    height = 1 - UNREACHED_ROW * (row + 0.6)
+    if label:
+        look: dict[str, Any] = {"fontsize": fontsize, "color": color, "transform": axes.transAxes}
+        axes.text(1.01, height, label, va="center", **look)
+    cross: dict[str, Any] = {"marker": "x", "ms": 4.2, "mew": 1.2, "clip_on": False}
+    place = axes.get_xaxis_transform()
+    axes.plot(sizes, [height] * len(sizes), ls="none", color=color, transform=place, **cross)
+
+
 def set_plain_log(axes: Axes, low: float, high: float, band: float = 0.0) -> None:
     """A logarithmic y axis with a few round numbers, also where it spans less than a decade.
 
@@ -115,7 +128,7 @@ def set_plain_log(axes: Axes, low: float, high: float, band: float = 0.0) -> Non
 
 
 def set_round_ticks(axis: mpl.axis.Axis, low: float, high: float) -> None:
-    """As many as have room; a label takes up to an eighth of the axis."""
+    """Set as many round ticks as have room; a label takes up to an eighth of the axis."""
     for digits in ((1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
         ticks = [d * 10.0**e for e in range(-6, 12) for d in digits if low <= d * 10.0**e <= high]
         if len(ticks) < 2 or np.diff(np.log(ticks)).min() >= np.log(high / low) / 8:
@@ -126,7 +139,7 @@ def set_round_ticks(axis: mpl.axis.Axis, low: float, high: float) -> None:
 
 
 def write_figure(figure: Figure, stem: Path) -> list[Path]:
-    """As PNG and PDF; the same figure gives the same bytes."""
+    """Write a figure as PNG and PDF; the same figure gives the same bytes."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     paths = []
     for form, undated in UNDATED.items():

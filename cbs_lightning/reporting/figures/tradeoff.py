@@ -7,8 +7,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cbs_lightning.analysis.curves import Curve, Point
-from cbs_lightning.analysis.recommend import OVERHEAD, Recommendation
+from cbs_lightning.analysis.curves import BatchSizePoint, Curve
+from cbs_lightning.analysis.recommendation import OVERHEAD, Recommendation
 from cbs_lightning.console import count_of
 from cbs_lightning.reporting.colors import colors_of
 from cbs_lightning.reporting.figures.style import (
@@ -20,7 +20,7 @@ from cbs_lightning.reporting.figures.style import (
     markers_of,
     set_plain_log,
     set_round_ticks,
-    shortened,
+    shorten,
 )
 
 # The three batch sizes that are recommended, the largest mark first: they may be the same.
@@ -63,10 +63,10 @@ def draw_tradeoff(study: str, curves: list[Curve], found: list[Recommendation]) 
             axes.set_xlabel(f"Gradients: SFO K·b to loss ≤ {curves[0].threshold:g}")
             axes.set_ylabel(title)
         seeds = count_of(len({seed for curve in curves for seed in curve.seeds}), "seed")
-        title = f"{shortened(study)}: rule {curves[0].rule}, {seeds}"
+        title = f"{shorten(study)}: rule {curves[0].rule}, {seeds}"
         figure.axes[0].set_title(title, loc="left")
         handles = [
-            key(shortened(c.variant), color=colors[c.optimizer], marker=markers[c.variant], ms=3.4)
+            key(shorten(c.variant), color=colors[c.optimizer], marker=markers[c.variant], ms=3.4)
             for c in curves
         ]
         if any(curve.comparison.shown for curve in curves):
@@ -104,7 +104,7 @@ def _draw_curve(
             axes.plot(choice.sfo, getattr(choice, name), color=color, mfc="none", zorder=4, **look)
 
 
-def _name_size(axes: Axes, point: Point, name: str, color: str) -> None:
+def _name_size(axes: Axes, point: BatchSizePoint, name: str, color: str) -> None:
     place = (point.sfo or 0.0, getattr(point, name))
     offset: dict[str, Any] = {"xytext": (4, 3), "textcoords": "offset points"}
     axes.annotate(str(point.batch_size), place, fontsize=5.5, color=color, **offset)

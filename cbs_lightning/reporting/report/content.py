@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from cbs_lightning.analysis.curves import Curve, curves
+from cbs_lightning.analysis.curves import Curve
 from cbs_lightning.analysis.loss_curves import LossCurve, loss_curve
-from cbs_lightning.analysis.recommend import LEVEL, recommend
+from cbs_lightning.analysis.recommend import recommend
+from cbs_lightning.analysis.recommendation import LEVEL
 from cbs_lightning.analysis.study import Study
 from cbs_lightning.console import count_of
-from cbs_lightning.fit.single import Fit
+from cbs_lightning.fit.curve_fit import Fit
 from cbs_lightning.reporting.colors import colors_of, marks_of
 from cbs_lightning.reporting.tables import table_rows
 from cbs_lightning.results.result import Result, Run, answer
@@ -63,9 +64,9 @@ def _run(study: Study, run: Run, variants: list[str]) -> dict[str, Any]:
         "seed": result.seed,
         "sliced": result.sliced,
         "steps_run": result.steps_run,
-        "epochs_run": _rounded(result.epochs_run),
-        "seconds_per_step": _rounded(result.seconds_per_step),
-        "test_accuracy": _rounded(result.test_accuracy),
+        "epochs_run": _round(result.epochs_run),
+        "seconds_per_step": _round(result.seconds_per_step),
+        "test_accuracy": _round(result.test_accuracy),
         "device": result.device,
         "losses": {
             rule: _losses(
@@ -77,26 +78,29 @@ def _run(study: Study, run: Run, variants: list[str]) -> dict[str, Any]:
 
 
 def _losses(curve: LossCurve) -> dict[str, Any]:
-    return {"at": curve.steps.tolist(), "loss": [_rounded(float(loss)) for loss in curve.loss]}
+    return {"at": curve.steps.tolist(), "loss": [_round(float(loss)) for loss in curve.loss]}
 
 
 def _choices(study: Study) -> list[dict[str, Any]]:
     """For every rule and threshold: each run's answer, and what they say together."""
-    rows: dict[tuple[str, float], list[Result]] = defaultdict(list)
+    rows: dict[tuple[RuleName, float], list[Result]] = defaultdict(list)
     for row in study.rows:
-        rows[str(row.rule), row.threshold].append(row)
+        rows[row.rule, row.threshold].append(row)
     found = []
     for (rule, threshold), answers in rows.items():
-        own = (rule, threshold) == (str(study.request.rule), study.request.threshold)
+        own = (rule, threshold) == (study.request.rule, study.request.threshold)
         untold = [] if own else [run.variant for run in answers if run.status is None]
-        says = [_says(curve) for curve in curves(answers) if curve.variant not in untold]
+        own_curves = study.curves_by_request.get((rule, threshold), [])
+        says = [_says(curve) for curve in own_curves if curve.variant not in untold]
         for variant, missing in Counter(untold).items():
             runs = sum(run.variant == variant for run in answers)
             says.append(_cannot_say(variant, missing, runs, threshold))
         found.append(
             _choice(rule, threshold)
             | {
-                "answers": [[_plain(getattr(run, key)) for key in ANSWER] for run in answers],
+                "answers": [
+                    [_round_if_float(getattr(run, key)) for key in ANSWER] for run in answers
+                ],
                 "says": sorted(says, key=lambda one: str(one["variant"])),
             }
         )
@@ -104,7 +108,7 @@ def _choices(study: Study) -> list[dict[str, Any]]:
 
 
 def _cannot_say(variant: str, missing: int, runs: int, threshold: float) -> dict[str, Any]:
-    """Of a variant some of whose runs stopped too soon: the others alone would mislead."""
+    """What is said of a variant some of whose runs stopped too soon; the rest would mislead."""
     stopped = f"{missing} of {count_of(runs, 'run')} stopped before {threshold:g} could be told"
     told = f"{variant}: {stopped}. Run again with stop.loss={threshold:g} to know."
     nothing = dict.fromkeys(("least", "fastest", "critical_batch"))
@@ -116,27 +120,27 @@ def _says(curve: Curve) -> dict[str, Any]:
     found = recommend(curve)
     return {
         "variant": curve.variant,
-        "told": found.told(),
+        "told": found.summary_lines(),
         "least": found.least_sfo.batch_size if found.least_sfo else None,
         "fastest": found.fastest.batch_size if found.fastest else None,
-        "critical_batch": _rounded(found.critical_batch),
+        "critical_batch": _round(found.critical_batch),
         "shown": curve.comparison.shown is not None,
         "forms": [
             {
                 "model": form.model,
-                "critical_batch": _rounded(form.critical_batch),
+                "critical_batch": _round(form.critical_batch),
                 "interval": _ends(form.interval),
-                "aicc": _rounded(form.aicc),
-                "rms": _rounded(form.rms_log_error),
+                "aicc": _round(form.aicc),
+                "rms": _round(form.rms_log_error),
                 "reason": form.reason,
-                **_drawn(curve, curve.comparison.by_name(form.model)),
+                **_fitted_line(curve, curve.comparison.by_name(form.model)),
             }
             for form in found.fits
         ],
     }
 
 
-def _drawn(curve: Curve, fitted: Fit) -> dict[str, Any]:
+def _fitted_line(curve: Curve, fitted: Fit) -> dict[str, Any]:
     asked = [point.batch_size for point in curve.points if point.reached]
     if len(set(asked)) < 2 or math.isnan(fitted.A):
         return {}
@@ -147,7 +151,7 @@ def _drawn(curve: Curve, fitted: Fit) -> dict[str, Any]:
         low, high = (np.minimum(edge, HIGHEST) for edge in band)
     values = {"b": grid, "steps": fitted.steps(sizes), "low": low, "high": high}
     return {
-        name: [_rounded(float(value)) for value in np.atleast_1d(found)]
+        name: [_round(float(value)) for value in np.atleast_1d(found)]
         for name, found in values.items()
         if found is not None
     }
@@ -183,7 +187,7 @@ def _ran(results: list[Result]) -> list[dict[str, Any]]:
             "machine": result.machine,
             "commit": result.commit,
             **{f"version of {name}": version for name, version in result.versions.items()},
-            **dict(_flat(result.configuration)),
+            **dict(_flatten(result.configuration)),
         }
         for key, value in told.items():
             if value is not None:
@@ -194,25 +198,25 @@ def _ran(results: list[Result]) -> list[dict[str, Any]]:
     ]
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
     for key, value in values.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from _flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
 
 def _ends(interval: tuple[float, float] | None) -> list[float | None] | None:
     """An open end is null."""
-    return [_rounded(end) if end else None for end in interval] if interval else None
+    return [_round(end) if end else None for end in interval] if interval else None
 
 
-def _plain(value: Any) -> Any:
-    return _rounded(value) if isinstance(value, float) else value
+def _round_if_float(value: Any) -> Any:
+    return _round(value) if isinstance(value, float) else value
 
 
-def _rounded(value: float | None) -> float | None:
-    """To what can be seen; None also for what is not finite."""
+def _round(value: float | None) -> float | None:
+    """The value with the digits that can be seen; None where it is not finite."""
     if value is None or not math.isfinite(value):
         return None
     return float(f"{value:.7g}")

@@ -32,13 +32,12 @@ def write_page(study: Study) -> Path:
 
 
 def page(study: Study) -> str:
-    told = [found.told() for found in study.recommendations]
     values = json.dumps(content(study), separators=(",", ":"), allow_nan=False)
     return Template(_part("page.html")).substitute(
         title=html.escape(f"{study.name}: which batch size?"),
         study=html.escape(study.name),
-        asked=html.escape(f"{study.asked}, {count_of(len(study.runs), 'run')}"),
-        answers="\n".join(_answer(lines) for lines in told),
+        asked=html.escape(f"{study.request_in_words}, {count_of(len(study.runs), 'run')}"),
+        answers="\n".join(_answer(found.summary_lines()) for found in study.recommendations),
         style=_part("page.css"),
         libraries="\n".join(_part(name) for name in LIBRARIES),
         script="\n".join(_part(name) for name in SCRIPTS),
@@ -47,7 +46,7 @@ def page(study: Study) -> str:
 
 
 def _answer(lines: list[str]) -> str:
-    """As the script writes it, for readers without one."""
+    """An item of the list of answers, as the page's script writes it, for readers without one."""
     first, *others = (html.escape(line.strip()) for line in lines)
     return f"<li><strong>{first}</strong>{''.join(f'<p>{line}</p>' for line in others)}</li>"
 

@@ -1,4 +1,4 @@
-"""All that is made of a study's runs: summary, answer, tables and figures."""
+"""All figures of a study, written as PNG and PDF."""
 
 import hashlib
 from collections.abc import Iterator
@@ -7,8 +7,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from cbs_lightning.analysis.hyperparameters import by_optimizer
-from cbs_lightning.analysis.study import Study, read
-from cbs_lightning.analysis.summary import write_summary
+from cbs_lightning.analysis.study import Study
 from cbs_lightning.files import write_atomically
 from cbs_lightning.reporting.figures.beside_paper import draw_beside_paper
 from cbs_lightning.reporting.figures.by_batch_size import QUANTITIES, draw
@@ -20,10 +19,7 @@ from cbs_lightning.reporting.figures.lr_scaling import draw_lr_scaling
 from cbs_lightning.reporting.figures.style import write_figure
 from cbs_lightning.reporting.figures.tradeoff import draw_tradeoff
 from cbs_lightning.reporting.paper import paper_cells
-from cbs_lightning.reporting.recommendation_file import write_recommendations
-from cbs_lightning.reporting.tables import table_rows, write_tables
-from cbs_lightning.reporting.tensorboard import write_sweep_events
-from cbs_lightning.results.locks import held
+from cbs_lightning.reporting.tables import table_rows
 from cbs_lightning.results.store import readable
 
 FIGURES = "figures"
@@ -32,36 +28,11 @@ WRITTEN = ".written"  # the names of the files, so that stale ones are known
 LONGEST_NAME = 80  # characters of a file's
 
 
-def write_study(directory: Path) -> list[str]:
-    """Write a study's summary, answer, tables and figures; return the lines that tell of them."""
-    study, lines = read(directory)
-    return lines if study is None else [*lines, *study.told(), *write_files(study)]
-
-
-def write_files(study: Study) -> list[str]:
-    """Write all that is made of a study; return the lines that tell where."""
-    with held(study.directory):
-        summary = write_summary(study.directory, study.rows)
-        tables = write_tables(study.directory / "tables", study.name, study.curves)
-        answer_file = write_recommendations(
-            study.directory, study.recommendations, study.across, study.lr_comparisons
-        )
-        pictures = write_figures(study)
-        images = {path.stem: path.read_bytes() for path in pictures[1:] if path.suffix == ".png"}
-    write_sweep_events(study.directory, study.curves, images)
-    return [
-        f"  Figures: {' '.join(map(str, pictures[:1]))}, and each as PNG and PDF beside it",
-        f"  Tables: {tables[0].with_suffix('')}{', '.join(path.suffix for path in tables)}",
-        f"  The answer for scripts: {answer_file}",
-        f"  Every threshold and rule: {summary}",
-    ]
-
-
 def write_figures(study: Study) -> list[Path]:
-    """All of them, the contact sheet of all first; one that is no longer drawn is removed."""
+    """Write all figures and remove those no longer drawn; return the paths, contact sheet first."""
     directory = study.directory / FIGURES
     pictures: list[Path] = []
-    for name, figure in drawn(study):
+    for name, figure in figures_of(study):
         pictures += write_figure(figure, directory / name)
     if images := [path for path in pictures if path.suffix == ".png"]:
         sheet = write_contact_sheet(images, directory / CONTACT_SHEET)
@@ -71,7 +42,7 @@ def write_figures(study: Study) -> list[Path]:
 
 
 def _remove_others(manifest: Path, pictures: list[Path]) -> None:
-    """Of the files that were written the last time, those that were not written now."""
+    """Remove the files that were written the last time, but not now."""
     before = manifest.read_text().splitlines() if manifest.exists() else []
     names = [path.name for path in pictures]
     for name in set(before) - set(names):
@@ -80,8 +51,8 @@ def _remove_others(manifest: Path, pictures: list[Path]) -> None:
     write_atomically(manifest, "".join(f"{name}\n" for name in names).encode())
 
 
-def drawn(study: Study) -> Iterator[tuple[str, Figure]]:
-    """The study's figures, the most telling first, with their names."""
+def figures_of(study: Study) -> Iterator[tuple[str, Figure]]:
+    """Draw the study's figures one by one, the most telling first, with their names."""
     paper = paper_cells(study.name)
     found: dict[str, Figure | None] = {}
     if study.over_batch_sizes:

@@ -34,24 +34,28 @@ MISFIT = 0.05  # a lack of fit with less probability than that is taken for one
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """One model's curve through the measurements.
+    """One model's curve K = A(b + B1)/(b - B0) through the measurements.
 
     `critical_batch` is None where the curve has no interior minimum of K·b, or there are too few
     batch sizes to tell; `reason` says why, and otherwise what to mind ("" if nothing). AICc counts
     the noise scale as a parameter. `lack_of_fit` is the probability of seeds scattering so little
     about their means compared with the means about the curve, were the form right; None without
     several seeds.
+
+    >>> found = fit([4, 8, 16, 32, 64], [1800, 560, 270, 170, 121])
+    >>> found.model, round(found.steps(64)), found.steps(2)
+    ('nested', 121, inf)
     """
 
     model: str
-    A: float
-    B0: float
-    B1: float
+    A: float  # steps: K in the limit of large b
+    B0: float  # samples: no K at or below this b
+    B1: float  # samples
     sigma: float  # of log K about the curve
     aicc: float
-    rms_log_error: float
+    rms_log_error: float  # of log K
     log_likelihood: float
-    critical_batch: float | None
+    critical_batch: float | None  # b*, samples
     reason: str
     lack_of_fit: float | None
     data: Measurements = field(repr=False)
@@ -74,6 +78,7 @@ class Fit:
     @overload
     def sfo(self, b: ArrayLike) -> float | Floats: ...
     def sfo(self, b: ArrayLike) -> float | Floats:
+        """K(b)·b, where K(b) is defined as in `steps`."""
         found = np.asarray(self.steps(b)) * np.asarray(b, float)
         return found if found.ndim else float(found)
 
@@ -98,8 +103,10 @@ class Fit:
         return half + math.sqrt(half**2 - allowed * self.B0)
 
     def interval(self, level: float = 0.9) -> tuple[float, float] | None:
-        """Of b*: by bootstrap over seeds where every batch size has several, else by profile
-        likelihood. 0 or infinity: open to that side. None where the model has no b* at all.
+        """The confidence interval of b*; an end of 0 or infinity is open. None: there is no b*.
+
+        It is found by bootstrap over seeds where every batch size has several, else by profile
+        likelihood.
 
         Seeds tell nothing of a form that misses their means. Where it does (`lack_of_fit`), the
         means are profiled instead, with their scatter about the curve as the noise. And no form is
@@ -109,16 +116,22 @@ class Fit:
             raise ValueError(f"level must be in (0, 1), not {level}")
         if self.model == "mccandlish" or self.data.distinct <= len(FREE[self.model]):
             return None
+        if level not in self._intervals:
+            self._intervals[level] = self._find_interval(level)
+        return self._intervals[level]
+
+    def _find_interval(self, level: float) -> tuple[float, float]:
         basis = self._basis
         if basis.data.replicated:
             shape = Shape.of(basis.data)
             low, high = map(float, _quantiles(shape.critical(basis._resampled), level))
         else:
             low, high = _profile_interval(basis, level)
-        return self._widened(low, high, level)
+        return self._widen(low, high, level)
 
     def band(self, b: ArrayLike, level: float = 0.9) -> tuple[Floats, Floats] | None:
-        """Of K at every b: where that share of the curves lies that are fitted to resampled data.
+        """Lower and upper bounds of K at every b, between which the share `level` of the curves
+        lies that are fitted to resampled data.
 
         Resampled as for `interval`; with one seed a batch size, log K is drawn about the curve. The
         form is taken to be right. None where no scatter about the curve can be told.
@@ -136,8 +149,8 @@ class Fit:
             low, high = (own * edge / middle for edge in _quantiles(found, level))
         return np.fmin(low, own), np.fmax(high, own)
 
-    def _widened(self, low: float, high: float, level: float) -> tuple[float, float]:
-        """By the error of the form, independent of the noise."""
+    def _widen(self, low: float, high: float, level: float) -> tuple[float, float]:
+        """The interval with the error of the form added, which is independent of the noise."""
         found = self.critical_batch
         if found is None:
             return low, high
@@ -149,10 +162,15 @@ class Fit:
         )
 
     @cached_property
+    def _intervals(self) -> dict[float, tuple[float, float]]:
+        """Those found so far, by level: they take longer than the fit itself."""
+        return {}
+
+    @cached_property
     def _basis(self) -> "Fit":
         """The fit to the seeds' means where they miss the form by more than seeds explain."""
         if self.lack_of_fit is not None and self.lack_of_fit < MISFIT:
-            return fit_measurements(self.data.collapsed(), self.model)
+            return fit_measurements(self.data.collapse(), self.model)
         return self
 
     @cached_property
@@ -160,7 +178,7 @@ class Fit:
         """The parameters of fits to resampled data."""
         shape = Shape.of(self.data)
         rng = np.random.default_rng(0)
-        drawn = self.data.resampled(rng, BOOTSTRAPS) if self.data.replicated else self._drawn(rng)
+        drawn = self.data.resample(rng, BOOTSTRAPS) if self.data.replicated else self._redraw(rng)
         shape = replace(shape, observations=drawn)
         own = (
             math.log1p((self.B0 + self.B1) / shape.unit),
@@ -168,9 +186,12 @@ class Fit:
         )
         return shape.solve(self.model, np.tile(own, (BOOTSTRAPS, 1))).parameters
 
-    def _drawn(self, rng: np.random.Generator) -> Observations:
-        """log K anew about the curve, with the scatter about it, which few runs tell but roughly:
-        every resample has another one, as Student's distribution has it."""
+    def _redraw(self, rng: np.random.Generator) -> Observations:
+        """Draw log K anew about the curve, with the scatter of the runs about it.
+
+        Few runs tell that scatter only roughly, so every resample has another one, as in Student's
+        distribution.
+        """
         observations, reached = self.data.observations, self.data.reached
         spare = max(len(reached) - len(FREE[self.model]), 1)
         noise = self.rms_log_error * np.sqrt(len(reached) / rng.chisquare(spare, (BOOTSTRAPS, 1)))
@@ -186,20 +207,42 @@ def fit(
     model: str = "nested",
     unreached: Unreached = None,
 ) -> Fit:
-    """Fit a model to the steps K that runs needed; batch sizes may repeat, a run a seed.
+    """Fit one model to the steps that runs needed to reach the threshold.
 
-    `unreached` holds the runs that never reached the threshold: batch size -> steps run (or a list
-    of them), pairs of both, or just batch sizes.
+    Args:
+        batch_sizes: The batch size of each run that reached it; repeated where there are several
+            seeds.
+        steps: K of each of these runs, in the same order.
+        model: "nested", "iiduka" (the paper's) or "mccandlish".
+        unreached: The runs that did not reach it, which count as right-censored: batch size ->
+            steps run (or a list of them, for several seeds), pairs of both, or just batch sizes.
+
+    Returns:
+        The curve, with b* where it has one.
+
+    Raises:
+        ValueError: The model is unknown, or the numbers are not positive.
+
+    >>> sizes, steps = [4, 8, 16, 32, 64, 128, 256], [1800, 560, 270, 170, 121, 101, 90]
+    >>> found = fit(sizes, steps, model="nested", unreached={2: 5000})
+    >>> print(f"{found.critical_batch:.1f}")
+    11.5
+    >>> low, high = found.interval(0.9)
+    >>> low < found.critical_batch < high
+    True
+    >>> fit(sizes, steps, model="mccandlish").reason
+    'S + E/b has no interior minimum of K·b'
     """
     return fit_measurements(measurements(batch_sizes, steps, unreached), model)
 
 
 def fit_measurements(data: Measurements, model: str) -> Fit:
+    """Do what `fit` does, for measurements that have been checked already."""
     if model not in FREE:
         raise ValueError(f"model must be one of {', '.join(FREE)}, not {model!r}")
     parameters = len(FREE[model])
     if data.distinct < parameters:
-        return _unfitted(data, model)
+        return _empty_fit(data, model)
     shape = Shape.of(data)
     found = shape.solve(model, STARTS)
     best = int(np.argmax(found.log_likelihood))
@@ -236,6 +279,7 @@ def _quantiles(values: Floats, level: float) -> tuple[Floats, Floats]:
 
 
 def _profile_interval(fitted: Fit, level: float) -> tuple[float, float]:
+    """The places of b* whose profile likelihood is close enough to the greatest."""
     shape, data = Shape.of(fitted.data), fitted.data
     furthest = data.batch_sizes.max() / shape.unit * 2.0**12
     if fitted.model == "iiduka":
@@ -281,13 +325,14 @@ def _reason(data: Measurements, model: str, critical: float) -> str:
     return ""
 
 
-def _unfitted(data: Measurements, model: str) -> Fit:
+def _empty_fit(data: Measurements, model: str) -> Fit:
     nan = math.nan
     reason = _reason(data, model, 0.0)
     return Fit(model, nan, nan, nan, nan, math.inf, nan, nan, None, reason, None, data)
 
 
 def _lack_of_fit(data: Measurements, residuals: Floats, parameters: int) -> float | None:
+    """The F test of the means' scatter about the curve against the seeds' about their means."""
     groups, index = np.unique(data.reached, return_inverse=True)
     means = np.bincount(index, data.log_steps) / np.bincount(index)
     seeds_spare, curve_spare = len(residuals) - len(groups), len(groups) - parameters

@@ -1,0 +1,27 @@
+"""`summary.csv`: what every run of a study answers to every threshold and rule."""
+
+import csv
+import json
+from dataclasses import asdict, fields
+from io import StringIO
+from pathlib import Path
+
+from cbs_lightning.files import write_atomically
+from cbs_lightning.results.result import Result
+
+SUMMARY = "summary.csv"
+LEFT_OUT = ("versions", "configuration")
+
+
+def write_summary(directory: Path, rows: list[Result]) -> Path:
+    keys = [field.name for field in fields(Result) if field.name not in LEFT_OUT]
+    text = StringIO()
+    writer = csv.DictWriter(text, keys, lineterminator="\n", extrasaction="ignore")
+    writer.writeheader()
+    for row in rows:
+        values = asdict(row)
+        values["hyperparameters"] = json.dumps(values["hyperparameters"], sort_keys=True)
+        writer.writerow(values)
+    path = directory / SUMMARY
+    write_atomically(path, text.getvalue().encode())
+    return path
