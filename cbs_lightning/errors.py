@@ -15,6 +15,12 @@ class ConfigError(UserError, ValueError):
         super().__init__(f"{key}={_shown(value)}: {allowed}")
 
 
+def require(condition: bool, key: str, value: Any, allowed: str) -> None:
+    """Raise a `ConfigError` unless `condition` holds; `allowed` says what the value must be."""
+    if not condition:
+        raise ConfigError(key, value, allowed)
+
+
 class DataError(UserError):
     """A data set that is missing, incomplete or not what it should be."""
 
