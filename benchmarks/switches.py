@@ -25,8 +25,8 @@ from cbs_lightning.data import Digits
 from cbs_lightning.training.allocator import freed_memory_kept
 
 BATCH_SIZES = (4, 64, 1024)
-ROUNDS = 15
-SECONDS_PER_TURN = 0.1
+ROUNDS = 15  # at least
+SECONDS = 1.5  # of the usual steps beside each other way
 
 
 def set_up_as_runs_do() -> None:
@@ -141,11 +141,10 @@ def measure(batch_size: int) -> dict[str, Spread]:
 def ratios(usual: Trained, others: Mapping[str, Trained]) -> dict[str, Spread]:
     for trained in (usual, *others.values()):
         trained.seconds(2)
-    steps = max(1, round(SECONDS_PER_TURN / usual.seconds(3)))
     found: dict[str, list[float]] = {name: [] for name in others}
-    for _ in range(ROUNDS):  # in turns, since a machine's speed changes
-        for name, other in others.items():
-            found[name].append(other.seconds(steps) / usual.seconds(steps))
+    for _ in range(max(ROUNDS, round(SECONDS / usual.seconds(3)))):
+        for name, other in others.items():  # a step each, since a machine's speed changes
+            found[name].append(other.seconds(1) / usual.seconds(1))
     return {name: Spread.of(each) for name, each in found.items()}
 
 
