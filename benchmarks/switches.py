@@ -1,4 +1,5 @@
-"""What single decisions bring: a step as runs make it against one with a thing done otherwise.
+"""What single decisions bring: a step as runs make it against one with a thing done otherwise, and
+a sweep's jobs as they are composed against how Hydra does it.
 
 Above 1: the other way is slower. Not part of `make bench` unless it is asked for: PARTS=switches.
 """
@@ -7,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,22 +18,29 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from benchmarks import composition
 from benchmarks.alternatives import LEARNING_RATE, Problem
 from benchmarks.outcome import Outcome, Spread, Table
 from cbs_lightning.data import Digits
 from cbs_lightning.training.allocator import freed_memory_kept
 
 BATCH_SIZES = (4, 64, 1024)
-ROUNDS = 15
-SECONDS_PER_TURN = 0.1
+ROUNDS = 15  # at least
+SECONDS = 1.5  # of the usual steps beside each other way
+
+
+def set_up_as_runs_do() -> None:
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "0"
 
 
 @contextmanager
 def memory_filled() -> Iterator[None]:
-    torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = True
     yield
-    torch.use_deterministic_algorithms(False)
+    torch.utils.deterministic.fill_uninitialized_memory = False
 
 
 @contextmanager
@@ -74,12 +82,23 @@ class Trained:
         self.way.after(self)
 
     def seconds(self, steps: int) -> float:
-        """A step."""
+        """Processor time per step: the machine may be shared."""
         with self.way.around():
-            started = time.perf_counter()
+            started = time.process_time()
             for _ in range(steps):
                 self.step()
-            return (time.perf_counter() - started) / steps
+            return (time.process_time() - started) / steps
+
+
+class UpdatedOnly(Trained):
+    """Only the optimizer's part of a step."""
+
+    def __init__(self, problem: Problem, way: Way) -> None:
+        super().__init__(problem, way)
+        super().step()
+
+    def step(self) -> None:
+        self.optimizer.step()
 
 
 def not_in_place(net: nn.Module) -> None:
@@ -113,16 +132,20 @@ OTHERWISE = {
 
 def measure(batch_size: int) -> dict[str, Spread]:
     problem = Problem(Digits.load(Path()).train, "resnet20", batch_size, "adam")
-    usual = Trained(problem, Way())
     others = {name: Trained(problem, way) for name, way in OTHERWISE.items()}
+    found = ratios(Trained(problem, Way()), others)
+    asked = {"NVML asked for GPUs, Adam alone": UpdatedOnly(problem, Way(around=nvml_asked))}
+    return found | ratios(UpdatedOnly(problem, Way()), asked)
+
+
+def ratios(usual: Trained, others: Mapping[str, Trained]) -> dict[str, Spread]:
     for trained in (usual, *others.values()):
         trained.seconds(2)
-    steps = max(1, round(SECONDS_PER_TURN / usual.seconds(3)))
-    ratios: dict[str, list[float]] = {name: [] for name in others}
-    for _ in range(ROUNDS):
-        for name, other in others.items():
-            ratios[name].append(other.seconds(steps) / usual.seconds(steps))
-    return {name: Spread.of(found) for name, found in ratios.items()}
+    found: dict[str, list[float]] = {name: [] for name in others}
+    for _ in range(max(ROUNDS, round(SECONDS / usual.seconds(3)))):
+        for name, other in others.items():  # a step each, since a machine's speed changes
+            found[name].append(other.seconds(1) / usual.seconds(1))
+    return {name: Spread.of(each) for name, each in found.items()}
 
 
 def freed_memory_given_back(batch_size: int) -> Spread:
@@ -138,8 +161,7 @@ def freed_memory_given_back(batch_size: int) -> Spread:
 
 
 def run(tell: Callable[[str], None]) -> Outcome:
-    torch.set_num_threads(1)
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "0"  # as in a run
+    set_up_as_runs_do()
     found = {}
     for batch_size in BATCH_SIZES:
         tell(f"switches, b={batch_size}")
@@ -147,18 +169,19 @@ def run(tell: Callable[[str], None]) -> Outcome:
         found[batch_size]["freed memory given back"] = freed_memory_given_back(batch_size)
     names = list(found[BATCH_SIZES[0]])
     rows = [[name, *(str(found[size][name]) for size in BATCH_SIZES)] for name in names]
-    title = "Time per step against the usual: ResNet-20, digits, Adam, 1 thread"
+    title = "Processor time per step against the usual: ResNet-20, digits, Adam, 1 thread"
     columns = ["", *(f"b={size}" for size in BATCH_SIZES)]
-    numbers = {
-        size: {name: asdict(ratio) for name, ratio in ratios.items()}
-        for size, ratios in found.items()
+    steps = {
+        size: {name: asdict(ratio) for name, ratio in same.items()} for size, same in found.items()
     }
-    return Outcome(numbers, [Table(title, columns, rows)])
+    tell("switches, composing jobs")
+    composed, jobs = composition.compare()
+    return Outcome({"steps": steps, "jobs": composed}, [Table(title, columns, rows), jobs])
 
 
 def main() -> None:
     batch_size, way = int(sys.argv[1]), sys.argv[2]
-    torch.set_num_threads(1)
+    set_up_as_runs_do()
     with freed_memory_kept() if way == "kept" else nullcontext():
         problem = Problem(Digits.load(Path()).train, "resnet20", batch_size, "adam")
         trained = Trained(problem, Way())

@@ -16,7 +16,7 @@ class ConfigError(UserError, ValueError):
 
 
 def require(condition: bool, key: str, value: Any, allowed: str) -> None:
-    """Raise `ConfigError` unless the condition holds."""
+    """Raise a `ConfigError` unless `condition` holds; `allowed` says what the value must be."""
     if not condition:
         raise ConfigError(key, value, allowed)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import ours, steps, throughput
+from benchmarks import composition, ours, steps, throughput
 from benchmarks.alternatives import ALTERNATIVES, Alternative, memory_as_usual
 from benchmarks.growth import slope
 from benchmarks.images import DIGITS, PICTURES, EvenCIFAR10, EvenDigits
@@ -143,3 +143,9 @@ def test_the_worst_is_held_against_the_target():
 def test_a_slope_of_one_is_linear():
     assert slope([4, 32, 256], [0.4, 3.2, 25.6]) == pytest.approx(1)
     assert slope([4, 32, 256], [2, 16 * 8, 128 * 64]) == pytest.approx(2)
+
+
+def test_both_loaders_compose_every_job():
+    found = composition.measure(composition.SWEEPS["experiment=digits"][:2])
+    assert list(found) == ["JobLoader", "Hydra"]
+    assert all(len(times) == 2 and min(times) > 0 for times in found.values())

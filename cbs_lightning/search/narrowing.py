@@ -1,5 +1,7 @@
-"""The next run of a search, once one has reached the threshold: where the interval of b* shrinks
-most for each gradient spent."""
+"""The next run of a search in which a run has reached the threshold.
+
+It is the one that is expected to shrink the interval around b* most for each gradient spent.
+"""
 
 import math
 from collections.abc import Sequence
@@ -13,12 +15,12 @@ from cbs_lightning.fit.measurements import measurements
 from cbs_lightning.search.posterior import Posterior, posterior
 from cbs_lightning.search.trials import BatchSizeTrials, Bracket, Cell, Proposal, Trial, seeds_left
 
-DOUBT = 0.1  # that a neighbour is the better one: with more, another seed is run
+DOUBT = 0.1  # another seed is run if a neighbour is better with more than this probability
 
 
 @dataclass(frozen=True)
 class Narrowing:
-    """A search of which a run reached the threshold."""
+    """A search in which at least one run has reached the threshold."""
 
     batch_sizes: tuple[int, ...]
     seeds: tuple[int, ...]
@@ -40,7 +42,7 @@ class Narrowing:
         return posterior(measurements(sizes, steps, missed), self.batch_sizes)
 
     def next_run(self) -> Proposal | None:
-        """None where b* is known."""
+        """None if b* is known."""
         below, above = self.bracket.untried(self.batch_sizes, self.octaves)
         if not below and not above:
             return self._replicate()
@@ -49,9 +51,12 @@ class Narrowing:
         return Proposal(best, seeds_left(best, self.seeds, self.failed)[0])
 
     def _octaves_per_gradient(self) -> list[float]:
-        """At every batch size, by how many octaves a run is expected to narrow the interval for
-        each gradient it takes. It becomes one end of it where it does worse than the best, and
-        makes the best one end where it does better."""
+        """At each batch size, the octaves by which a run there should shrink the interval around
+        b*, divided by the gradients it should cost.
+
+        A batch size that does worse than the best becomes an end of the interval; if it does
+        better, the best becomes an end.
+        """
         places = [math.log2(b) for b in self.batch_sizes]
         low, best, high = self.bracket.low, self.bracket.best, self.bracket.high
         middle = math.log2(best.batch_size)
@@ -67,7 +72,8 @@ class Narrowing:
         ]
 
     def _replicate(self) -> Proposal | None:
-        """Another seed, where it lessens the doubt about the best most for each gradient."""
+        """Another seed of the best batch size or a neighbour, whichever reduces the doubt about the
+        best most for each gradient. None if there is no doubt, or no seed left."""
         incumbent = self.bracket.best
         doubted = [end for end in self.bracket.ends if self._doubt(incumbent, end) > DOUBT]
         useful = [incumbent, *doubted] if doubted or len(incumbent.trials) == 1 else []
@@ -83,12 +89,13 @@ class Narrowing:
         return Proposal(best.batch_size, self._seeds_left(best)[0])
 
     def _doubt(self, best: BatchSizeTrials, other: BatchSizeTrials) -> float:
-        """How likely it is, by the noise, that the other one is the better."""
+        """Probability, given the noise, that `other` is better than `best`."""
         error = self.posterior.noise * math.sqrt(1 / len(best.trials) + 1 / len(other.trials))
         return float(ndtr((self._log_sfo(best) - self._log_sfo(other)) / error))
 
     def _log_sfo(self, group: BatchSizeTrials) -> float:
-        """The mean; a run in vain counts as abandoned, however early it diverged."""
+        """Mean over the trials; one that missed the threshold counts with at least the SFO limit,
+        however early it diverged."""
         return fmean(math.log(t.sfo or max(t.spent, self.sfo_limit)) for t in group.trials)
 
     def _seeds_left(self, group: BatchSizeTrials) -> list[int]:
@@ -96,7 +103,7 @@ class Narrowing:
         return seeds_left(group.batch_size, self.seeds, self.failed, run)
 
     def predict(self, proposal: Proposal) -> Trial:
-        """What that run will find, as far as it can be told."""
+        """The most likely outcome of that run, for choosing others to make at the same time."""
         b, seed = proposal.batch_size, proposal.seed
         sfo = self.posterior.median_sfo(self.batch_sizes.index(b))
         if sfo > self.sfo_limit:

@@ -1,8 +1,8 @@
-"""Which curves the runs of a search leave possible, and what one more run would tell and cost.
+"""Posterior over the curves K(b) given the runs so far: what one more run would find and cost.
 
-A fit needs several batch sizes that reached the threshold; a search decides after one. So it holds
-many curves of the form that is fitted, K = A(b + B1)/(b - B0), and weighs each by its likelihood,
-with the scatter about the fit as the noise.
+A fit needs several batch sizes that reached the threshold; a search must decide after one. So it
+keeps a grid of curves K = A(b + B1)/(b - B0), the form that is fitted, and weights each by its
+likelihood. The noise is the scatter about the fit.
 """
 
 import math
@@ -18,33 +18,34 @@ from cbs_lightning.fit.forms import FREE
 from cbs_lightning.fit.likelihood import Floats, negative_log_likelihood
 from cbs_lightning.fit.measurements import Measurements
 
-NOISE = 0.05  # of log K, at least: about what seeds scatter
-PER_OCTAVE = 4  # places of b*
-BEYOND = 2.0  # octaves on either side of the batch sizes in which b* may lie
-# (B0 + B1)/B0: 1 is the paper's form; less is more abrupt; with more, K·b is flatter about b*.
+NOISE = 0.05  # smallest standard deviation of log K assumed: about that between seeds
+PER_OCTAVE = 4  # grid points of b*
+BEYOND = 2.0  # octaves by which b* may lie outside the range of batch sizes
+# (B0 + B1)/B0: 1 is the paper's form; the larger it is, the flatter K·b is around b*.
 RATIOS = 2.0 ** np.arange(-2, 11, 1.5)
 
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """About K·b at every batch size, given the runs so far, of which one reached the threshold."""
+    """Distribution of K·b at each batch size, given runs of which at least one reached the
+    threshold."""
 
-    log_sfo: Floats  # (curves, batch sizes); infinite where a curve has no K
-    weights: Floats  # of the curves
-    noise: float  # of log K
+    log_sfo: Floats  # (curves, batch sizes); infinite where b <= B0
+    weights: Floats  # of the curves; they sum to 1
+    noise: float  # standard deviation of log K
 
     def chance_below(self, sfo: float) -> Floats:
-        """At every batch size, that a run takes fewer gradients than that."""
+        """At each batch size, the probability that a run takes fewer gradients than `sfo`."""
         chances: Floats = self.weights @ ndtr((math.log(sfo) - self.log_sfo) / self.noise)
         return chances
 
     def cost(self, sfo_limit: float) -> Floats:
-        """At every batch size, the gradients expected of a run that is abandoned at `sfo_limit`."""
+        """At each batch size, the expected gradients of a run abandoned at `sfo_limit`."""
         costs: Floats = self.weights @ np.exp(np.minimum(self.log_sfo, math.log(sfo_limit)))
         return costs
 
     def median_sfo(self, place: int) -> float:
-        """Of the curves, at one of the batch sizes; infinite where most have no K there."""
+        """Median at the batch size with index `place`; infinite if most curves have no K there."""
         log_sfo = self.log_sfo[:, place]
         order = np.argsort(log_sfo)
         half = int(np.searchsorted(np.cumsum(self.weights[order]), 0.5))
@@ -52,7 +53,7 @@ class Posterior:
 
 
 def posterior(data: Measurements, batch_sizes: Sequence[int]) -> Posterior:
-    """The runs of `data` are at some of these batch sizes."""
+    """Given the runs of `data`, K·b at `batch_sizes`, which are in ascending order."""
     sizes = np.asarray(batch_sizes, float)
     poles, spans = _forms(sizes)
     possible = poles < data.reached.min()
@@ -69,7 +70,7 @@ def posterior(data: Measurements, batch_sizes: Sequence[int]) -> Posterior:
 
 
 def _forms(sizes: Floats) -> tuple[Floats, Floats]:
-    """B0 and B0 + B1 of all curves: any b* is as likely as another on a logarithmic scale."""
+    """B0 and B0 + B1 of each curve; the prior is uniform in log b*."""
     first, last = np.log2(sizes[0]) - BEYOND, np.log2(sizes[-1]) + BEYOND
     places = np.linspace(first, last, round(PER_OCTAVE * (last - first)) + 1)
     critical, ratio = (axis.ravel() for axis in np.meshgrid(2.0**places, RATIOS))
@@ -78,14 +79,14 @@ def _forms(sizes: Floats) -> tuple[Floats, Floats]:
 
 
 def _log_steps(poles: Floats, spans: Floats, sizes: Floats) -> Floats:
-    """log K/A of every curve at every batch size; infinite for b ≤ B0."""
+    """log K/A of each curve at each batch size; infinite for b ≤ B0."""
     room = sizes - poles[:, None]
     defined: NDArray[np.bool_] = room > 0
     return np.where(defined, np.log1p(spans[:, None] / np.where(defined, room, 1.0)), np.inf)
 
 
 def _noise(data: Measurements) -> float:
-    """The scatter of log K about the fit, where there are runs to tell."""
+    """Scatter of log K about the fit, or `NOISE` with too few runs to estimate it."""
     spare = len(data.reached) - len(FREE["nested"])
     if data.distinct < len(FREE["nested"]) or spare <= 0:
         return NOISE

@@ -1,8 +1,7 @@
-"""Finds the batch size with the least K·b in a few runs: where to run next, and when to stop.
+"""Search for the batch size with the least K·b: which run to make next, and when to stop.
 
-K falls with b and K·b has one minimum in log b, so a batch size is the best one as soon as one on
-either side of it did worse. Everything is a function of the runs so far, in whatever order they
-were made and for whatever purpose.
+K·b has one minimum in log b, so a batch size is the best as soon as one on either side of it did
+worse. Everything is a function of the runs so far: their order and their purpose do not matter.
 """
 
 import math
@@ -24,35 +23,74 @@ from cbs_lightning.search.trials import (
 
 __all__ = ["Proposal", "Search", "Trial", "Verdict"]
 
-QUARTER = 0.25  # of the batch sizes in a gap lie below the one to run: larger ones cost more
-SCOUTS = 2  # runs at a time before one has reached the threshold: each may cost its whole budget
+QUARTER = 0.25  # how far into a gap to run: nearer the smaller batch sizes, which cost less
+SCOUTS = 2  # concurrent runs until one reaches the threshold: each may use its whole budget
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is known of b*. `interval` has batch sizes that did worse for its ends, 0 or infinity
-    where there is none on that side; None while no batch size is the best."""
+    """What the runs so far say about b*.
+
+    Attributes:
+        known: whether the search has ended with an answer.
+        batch_size: the best batch size so far; None until all runs of one reached the threshold.
+        interval: the nearest batch sizes that did worse, below and above; 0 or infinity on a side
+            without one, None if `batch_size` is.
+        summary: the same in one or two sentences.
+    """
 
     known: bool
-    batch_size: int | None  # the best so far
+    batch_size: int | None
     interval: tuple[float, float] | None
     summary: str
 
 
 @dataclass(frozen=True)
 class Search:
-    """Finds the batch size with the least K·b among `batch_sizes`, effective ones in rising order.
+    """Find the batch size with the least K·b in as few gradients as possible.
 
-    b* is known when others within so many `octaves`, or the next ones where those are further, did
-    worse: they took more gradients, or never reached the threshold. With several seeds, others than
-    the first are run where one leaves a doubt. Of equal batch sizes the larger is the better. Runs
-    that `failed`, by batch size and seed, would fail again, and are not proposed.
+    A search has no state: pass all trials so far to each method. Trials with other batch sizes or
+    seeds are ignored. b* is known when a batch size on either side of it, within `octaves` or next
+    to it in `batch_sizes`, did worse: it took more gradients or missed the threshold. At an edge of
+    the range one side is enough. On a tie the larger batch size wins.
+
+    Args:
+        batch_sizes: effective batch sizes to choose from, ascending.
+        seeds: the first is run at every batch size tried; the others only at the best one and at
+            neighbours that may be better.
+        octaves: how close to b* the worse batch sizes must be, in factors of two.
+        give_up: a run is abandoned beyond this multiple of the least SFO so far.
+        failed: (batch size, seed) of runs that crashed; they are not proposed.
+
+    Raises:
+        ValueError: an argument is out of range.
+
+    Propose runs, add their trials, and repeat until nothing is proposed:
+
+    >>> search = Search(batch_sizes=(4, 8, 16, 32, 64))
+    >>> search.propose([], count=1)
+    [Proposal(batch_size=8, seed=0)]
+    >>> trials = [Trial(batch_size=8, seed=0, steps=400, steps_run=400, loss=0.2)]
+    >>> search.verdict(trials).summary
+    'b = 8 is the best so far.'
+    >>> search.sfo_limit(trials)
+    4800.0
+    >>> steps = {4: 900, 8: 400, 16: 150, 32: 90, 64: 60}  # what training would find
+    >>> while proposals := search.propose(trials, count=2):
+    ...     for run in proposals:
+    ...         k = steps[run.batch_size]
+    ...         trials.append(Trial(run.batch_size, run.seed, k, k, loss=0.2))
+    >>> verdict = search.verdict(trials)
+    >>> verdict.known, verdict.batch_size, verdict.interval
+    (True, 16, (8.0, 32.0))
+    >>> verdict.summary
+    'b* = 16: b = 8, 32 did no better.'
     """
 
     batch_sizes: tuple[int, ...]
     seeds: tuple[int, ...] = (0,)
     octaves: float = 1.0
-    give_up: float = 1.5  # times the least SFO so far, beyond which a run is abandoned
+    give_up: float = 1.5
     failed: frozenset[Cell] = frozenset()
 
     def __post_init__(self) -> None:
@@ -67,18 +105,22 @@ class Search:
             raise ValueError(f"give_up must be above 1, not {self.give_up:g}")
 
     def sfo_limit(self, trials: Iterable[Trial]) -> float | None:
-        """Beyond which a run is abandoned; None: nothing was reached yet."""
+        """SFO beyond which a run is abandoned; None if no run has reached the threshold yet."""
         reached = [trial.sfo for trial in self._relevant(trials) if trial.sfo is not None]
         return self.give_up * min(reached) if reached else None
 
     def limit_applies(self, seed: int) -> bool:
-        """Whether runs with that seed are abandoned at all. Others than the first are run where a
-        batch size may be the best, whose median takes them whole."""
+        """Whether runs with this seed are abandoned at `sfo_limit`.
+
+        Only those with the first seed are: the others serve a median, which needs whole runs.
+        """
         return seed == self.seeds[0]
 
     def propose(self, trials: Iterable[Trial], count: int) -> list[Proposal]:
-        """At most so many runs to be made at the same time, the most useful first; none where b*
-        is known or out of reach."""
+        """Up to `count` runs to make concurrently, the most useful first.
+
+        Empty if b* is known, or if no batch size left could reach the threshold.
+        """
         relevant = self._relevant(trials)
         narrowing = self._narrowing(relevant)
         if narrowing is None:
@@ -91,6 +133,7 @@ class Search:
         return found
 
     def verdict(self, trials: Iterable[Trial]) -> Verdict:
+        """What the trials say about b*; final once `propose` returns nothing."""
         relevant = self._relevant(trials)
         ended = not self.propose(relevant, 1)
         tried = group_by_batch_size(relevant)
@@ -116,12 +159,12 @@ class Search:
 
     @cached_property
     def _runnable(self) -> tuple[int, ...]:
-        """The batch sizes but those whose runs failed with every seed."""
+        """Batch sizes that did not fail with every seed."""
         cells = set(product(self.batch_sizes, self.seeds)) - self.failed
         return tuple(sorted({b for b, _ in cells}))
 
     def _narrowing(self, relevant: list[Trial]) -> Narrowing | None:
-        """None: nothing was reached yet."""
+        """None if no run has reached the threshold yet."""
         limit = self.sfo_limit(relevant)
         if limit is None:
             return None
@@ -129,8 +172,8 @@ class Search:
         return Narrowing(self._runnable, self.seeds, self.octaves, limit, tried, self.failed)
 
     def _scouts(self, tried: list[BatchSizeTrials]) -> list[Proposal]:
-        """While nothing was reached, where that is likely and cheap: a quarter into the widest gap
-        that may hold b*."""
+        """First runs, until one reaches the threshold: a quarter into the widest gap that may hold
+        b*, where reaching it is likely and cheap."""
         gaps = self._gaps(tried)
         found: list[int] = []
         while len(found) < SCOUTS and (widest := max(gaps, key=len, default=[])):
@@ -141,8 +184,8 @@ class Search:
         return [Proposal(b, seeds_left(b, self.seeds, self.failed)[0]) for b in found]
 
     def _gaps(self, tried: list[BatchSizeTrials]) -> list[list[int]]:
-        """Batch sizes not run, between those that were. The lowest loss tells beside which of them
-        b* lies, unless there is none since all diverged."""
+        """Untried batch sizes between tried ones: next to the one with the lowest final loss, or
+        anywhere if all runs diverged."""
         if tried and math.isfinite((bracket := Bracket.of(tried)).best.loss):
             return bracket.untried(self._runnable, octaves=0)
         gaps: list[list[int]] = [[]]

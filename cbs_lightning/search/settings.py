@@ -1,4 +1,4 @@
-"""What a search is told: conf/hydra/sweeper/critical_batch.yaml. Needs no framework."""
+"""The settings of a search (conf/hydra/sweeper/critical_batch.yaml). Imports no framework."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any
 
-from cbs_lightning.errors import ConfigError, UserError
+from cbs_lightning.errors import UserError, require
 
 GROUP = "hydra.sweeper"
 SMALLEST = 4  # batch size, unless another is given
@@ -15,14 +15,14 @@ OCTAVES = (0.1, 16)  # that can be asked for
 
 @dataclass(frozen=True)
 class Budget:
-    """None: no limit."""
+    """When a search stops before b* is known; None means no limit."""
 
     runs: int | None = None
-    gradients: float | None = None
-    hours: float | None = None
+    gradients: float | None = None  # gradient evaluations (SFO) over all runs
+    hours: float | None = None  # of wall-clock time
 
     def used_up(self, runs: int, gradients: float, hours: float) -> str | None:
-        """Which part of it is, as key=value."""
+        """The limit that was reached, as key=value; None while there is budget left."""
         spent = {"runs": runs, "gradients": gradients, "hours": hours}
         for key, value in spent.items():
             limit = getattr(self, key)
@@ -33,45 +33,47 @@ class Budget:
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """Of one search."""
+    """Where a search looks for b*, how closely, and when it gives up."""
 
-    smallest: int | None = None
-    largest: int | None = None
-    octaves: float = 1.0
-    give_up: float = 1.5
+    smallest: int | None = None  # batch size; None: 4
+    largest: int | None = None  # batch size; None: the size of the data set
+    octaves: float = 1.0  # how close the worse batch sizes on either side of b* must be
+    give_up: float = 1.5  # a run is abandoned beyond this multiple of the least SFO so far
     budget: Budget = field(default_factory=Budget)
 
     def check(self) -> None:
-        """As `parse_settings` does."""
-        _require(_is_above(self.give_up, 1), "give_up", self.give_up, "must be a number > 1")
+        """Raise `ConfigError` for the first invalid value."""
+        valid = _is_above(self.give_up, 1)
+        require(valid, f"{GROUP}.give_up", self.give_up, "must be a number > 1")
         narrow, wide = OCTAVES
         valid = _is_above(self.octaves, 0) and narrow <= self.octaves <= wide
         allowed = f"must be a number from {narrow} to {wide}"
-        _require(valid, "octaves", self.octaves, allowed)
+        require(valid, f"{GROUP}.octaves", self.octaves, allowed)
         for key in ("smallest", "largest", "budget.runs"):
             value = attrgetter(key)(self)
             valid = value is None or _is_count(value)
-            _require(valid, key, value, "must be a whole number >= 1, or null")
+            require(valid, f"{GROUP}.{key}", value, "must be a whole number >= 1, or null")
         for key in ("budget.gradients", "budget.hours"):
             value = attrgetter(key)(self)
             valid = value is None or _is_above(value, 0)
-            _require(valid, key, value, "must be a number > 0, or null")
+            require(valid, f"{GROUP}.{key}", value, "must be a number > 0, or null")
         if self.largest is not None and self.smallest is not None:
             allowed = f"must be above {GROUP}.smallest={self.smallest}"
-            _require(self.largest > self.smallest, "largest", self.largest, allowed)
+            require(self.largest > self.smallest, f"{GROUP}.largest", self.largest, allowed)
 
     def batch_sizes(self, named: Iterable[int] | None, data_size: int) -> list[int]:
-        """The range, ascending, as asked for; of those that are the whole data set, one.
+        """The batch sizes to search, ascending; only one that is the whole data set or more.
 
-        Raise `UserError` where there is nothing to search in it.
+        `named` are those from the command line or the grid; None: from `smallest` to `largest`.
+        Raise `UserError` unless there are at least two.
         """
         smallest, largest = self.smallest or SMALLEST, self.largest or data_size
         allowed = f"the data set has {data_size:,} samples"
-        _require(smallest <= data_size, "smallest", smallest, allowed)
+        require(smallest <= data_size, f"{GROUP}.smallest", smallest, allowed)
         if named is None:
             asked = f"{GROUP}.smallest={smallest} {GROUP}.largest={largest}"
             above = f"must be above {GROUP}.smallest={smallest}"
-            _require(largest >= smallest, "largest", largest, above)
+            require(largest >= smallest, f"{GROUP}.largest", largest, above)
             wanted = self._spaced(smallest, largest)
         else:
             asked = f"batch_size={','.join(map(str, named))}"
@@ -84,7 +86,7 @@ class SearchSettings:
         return found
 
     def _spaced(self, smallest: int, largest: int) -> list[int]:
-        """An octave apart, or less where the answer must be narrower."""
+        """From `smallest` to `largest`, an octave apart, or less if `octaves` is smaller."""
         spacing = min(1.0, self.octaves)
         count = int(math.log2(largest / smallest) / spacing + 1e-9) + 1
         return list(dict.fromkeys(round(smallest * 2 ** (i * spacing)) for i in range(count)))
@@ -97,23 +99,21 @@ KEYS = [
 
 
 def parse_settings(budget: Any, **settings: Any) -> SearchSettings:
-    """Raise `ConfigError` for the first value that cannot be."""
+    """The settings from a sweeper's configuration.
+
+    Raise `ConfigError` for the first unknown key or invalid value.
+    """
     group = f"must be a group of keys, such as {GROUP}.budget.runs=10"
-    _require(isinstance(budget, Mapping), "budget", budget, group)
+    require(isinstance(budget, Mapping), f"{GROUP}.budget", budget, group)
     for prefix, values, kind in (("", settings, SearchSettings), ("budget.", budget, Budget)):
         names = [field.name for field in fields(kind)]
         for key in values:
             allowed = ", ".join(f"{GROUP}.{prefix}{name}" for name in names)
             reason = f"no such key; allowed: {allowed}"
-            _require(key in names, f"{prefix}{key}", values[key], reason)
+            require(key in names, f"{GROUP}.{prefix}{key}", values[key], reason)
     found = SearchSettings(**settings, budget=Budget(**budget))
     found.check()
     return found
-
-
-def _require(condition: bool, key: str, value: Any, allowed: str) -> None:
-    if not condition:
-        raise ConfigError(f"{GROUP}.{key}", value, allowed)
 
 
 def _is_above(value: Any, least: float) -> bool:

@@ -1,4 +1,4 @@
-"""The runs of a search, and between which of them the least K·b lies."""
+"""The runs of a search, and the bracket of batch sizes that holds the least K·b."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,12 @@ Cell = tuple[int, int]  # effective batch size, seed
 
 @dataclass(frozen=True)
 class Proposal:
-    """A run to be made."""
+    """A run to make next.
+
+    Attributes:
+        batch_size: one of the search's batch sizes.
+        seed: one of the search's seeds.
+    """
 
     batch_size: int
     seed: int
@@ -19,58 +24,81 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Trial:
-    """What a run of a search found: K, or how far it got in vain."""
+    """The outcome of one run.
 
-    batch_size: int  # effective
+    Attributes:
+        batch_size: effective batch size, min(b, n).
+        seed: seed of the run.
+        steps: K, the steps until the threshold was reached; None if it was not.
+        steps_run: steps trained, K if the threshold was reached.
+        loss: loss by the stopping rule at the last of these steps; None if the run diverged. Only
+            runs that missed the threshold are compared by it.
+
+    >>> reached = Trial(batch_size=16, seed=0, steps=100, steps_run=100, loss=0.2)
+    >>> reached.sfo
+    1600
+    >>> abandoned = Trial(batch_size=8, seed=0, steps=None, steps_run=301, loss=0.5)
+    >>> abandoned.sfo is None, abandoned.spent
+    (True, 2408)
+    """
+
+    batch_size: int
     seed: int
-    steps: int | None  # K; None: not reached
-    steps_run: int  # that were looked at
-    loss: float | None  # by the rule, at K or at the end
+    steps: int | None
+    steps_run: int
+    loss: float | None
 
     @property
     def sfo(self) -> int | None:
+        """K·b; None if the threshold was not reached."""
         return None if self.steps is None else self.steps * self.batch_size
 
     @property
     def spent(self) -> int:
-        """The gradients that it cost."""
+        """Gradients computed, whether or not the threshold was reached."""
         return self.steps_run * self.batch_size
 
 
 @dataclass(frozen=True)
 class BatchSizeTrials:
-    """The trials of one batch size, at least one."""
+    """All trials of one batch size; there is at least one."""
 
     batch_size: int
     trials: tuple[Trial, ...]
 
     @property
     def reached(self) -> list[int]:
-        """The SFO of those that did."""
+        """SFO of the trials that reached the threshold."""
         return [trial.sfo for trial in self.trials if trial.sfo is not None]
 
     @property
     def complete(self) -> bool:
+        """Whether all trials reached the threshold."""
         return len(self.reached) == len(self.trials)
 
     @property
     def loss(self) -> float:
-        """Of the runs in vain, at their end; infinite where one has none, having diverged."""
+        """Mean final loss of the trials that missed the threshold; infinite if one diverged."""
         missed = [trial.loss for trial in self.trials if trial.steps is None]
         return fmean(math.inf if loss is None else loss for loss in missed)
 
     @property
     def rank(self) -> tuple[float, float, int]:
-        """The least is the best: all seeds reached, the fewest gradients, and the larger of two
-        alike; where no run reached the threshold, the lowest loss at the end of the budget."""
+        """Sort key; the smallest is the best.
+
+        First the share of seeds that missed the threshold, then the median SFO (the final loss if
+        no seed reached it), then the larger batch size.
+        """
         missed = 1 - len(self.reached) / len(self.trials)
         return missed, median(self.reached) if self.reached else self.loss, -self.batch_size
 
 
 @dataclass(frozen=True)
 class Bracket:
-    """The best of the batch sizes that were run, and the next ones run on either side of it, which
-    did worse: K·b has one minimum, and it lies between them."""
+    """The best batch size tried and its nearest tried neighbours, which did worse.
+
+    K·b has one minimum, so it lies between the neighbours.
+    """
 
     best: BatchSizeTrials
     low: BatchSizeTrials | None
@@ -78,7 +106,7 @@ class Bracket:
 
     @classmethod
     def of(cls, groups: Sequence[BatchSizeTrials]) -> "Bracket":
-        """At least one, in rising order."""
+        """`groups` has at least one element, in ascending order of batch size."""
         at = min(range(len(groups)), key=lambda i: groups[i].rank)
         return cls(
             groups[at],
@@ -91,7 +119,10 @@ class Bracket:
         return [group for group in (self.low, self.high) if group is not None]
 
     def untried(self, batch_sizes: Sequence[int], octaves: float) -> list[list[int]]:
-        """On either side, the batch sizes between the best and an end that is further away."""
+        """Untried batch sizes below and above the best.
+
+        A side whose neighbour is already within `octaves` of the best has none.
+        """
         best = self.best.batch_size
         low = self.low.batch_size if self.low else 0
         high = self.high.batch_size if self.high else math.inf
@@ -105,12 +136,12 @@ class Bracket:
 def seeds_left(
     batch_size: int, seeds: Iterable[int], failed: frozenset[Cell], run: Iterable[int] = ()
 ) -> list[int]:
-    """Seeds that a batch size was not `run` with, and that it did not fail with."""
+    """Seeds with which a batch size neither was `run` nor failed."""
     return [seed for seed in seeds if seed not in run and (batch_size, seed) not in failed]
 
 
 def group_by_batch_size(trials: Iterable[Trial]) -> list[BatchSizeTrials]:
-    """By batch size, in rising order, whatever that of the trials."""
+    """In ascending order of batch size, whatever the order of the trials."""
     ordered = sorted(trials, key=lambda trial: (trial.batch_size, trial.seed, trial.steps_run))
     groups = groupby(ordered, lambda trial: trial.batch_size)
     return [BatchSizeTrials(batch_size, tuple(same)) for batch_size, same in groups]
