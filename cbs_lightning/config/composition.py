@@ -23,7 +23,23 @@ OF_HYDRA_AND_SWEEP = ("hydra", "sweep")  # what a run itself is not told
 
 
 def compose(overrides: list[str]) -> RunConfig:
-    """The configuration that `python train.py <overrides>` runs with."""
+    """The configuration that `python train.py <overrides>` runs with.
+
+    Args:
+        overrides: as on the command line, such as `["optimizer=sgd", "batch_size=8"]`.
+
+    Returns:
+        The typed configuration, with every key checked that can be without torch.
+
+    Raises:
+        UserError: for a key that does not exist or a value that it may not have.
+
+    Example:
+        >>> from cbs_lightning import compose
+        >>> cfg = compose(["optimizer=sgd", "batch_size=8"])
+        >>> cfg.batch_size, cfg.names.optimizer, cfg.study
+        (8, 'sgd', 'digits_resnet20')
+    """
     if GlobalHydra.instance().is_initialized():
         return _composed(overrides)
     with initialize_config_dir(str(CONF_DIR), version_base="1.3"):

@@ -70,7 +70,17 @@ class Names:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """All that a run is told."""
+    """All that a run is told: what `compose` returns and `run` takes.
+
+    `data`, `model`, `optimizer` and `trainer` are the settings of what is instantiated.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> from cbs_lightning import compose
+        >>> cfg = replace(compose([]), batch_size=128)
+        >>> cfg.batch_size, cfg.optimizer["lr"], cfg.stop.loss
+        (128, 0.001, 0.1)
+    """
 
     data: Settings
     model: Settings

@@ -14,6 +14,22 @@ class AdamMonotone(Optimizer):
 
     torch's Adam(amsgrad=True) takes the maximum before the bias correction, so that what it
     divides by is not monotone. `eps` is added to the root as torch does; Algorithm 1 has none.
+
+    Args:
+        params: what to optimize, as for any torch optimizer.
+        lr: learning rate.
+        betas: decay rates of the first and second moments.
+        eps: added to the root of the second moments.
+
+    Example:
+        >>> import torch
+        >>> from cbs_lightning import AdamMonotone
+        >>> weight = torch.nn.Parameter(torch.ones(1))
+        >>> optimizer = AdamMonotone([weight], lr=0.1)
+        >>> weight.square().sum().backward()
+        >>> optimizer.step()
+        >>> round(weight.item(), 3)
+        0.9
     """
 
     def __init__(

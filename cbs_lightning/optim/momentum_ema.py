@@ -14,6 +14,21 @@ class MomentumEMA(Optimizer):
 
     torch's SGD(momentum=beta) leaves out the factor (1 - beta), and so has an effective learning
     rate 1 / (1 - beta) times larger; with dampening=beta its first buffer is g, not (1 - beta) g.
+
+    Args:
+        params: what to optimize, as for any torch optimizer.
+        lr: learning rate.
+        momentum: the decay rate beta of the average.
+
+    Example:
+        >>> import torch
+        >>> from cbs_lightning import MomentumEMA
+        >>> weight = torch.nn.Parameter(torch.ones(1))
+        >>> optimizer = MomentumEMA([weight], lr=0.5, momentum=0.9)
+        >>> weight.square().sum().backward()
+        >>> optimizer.step()
+        >>> round(weight.item(), 3)
+        0.9
     """
 
     def __init__(self, params: ParamsT, lr: float = 1e-3, momentum: float = 0.9) -> None:

@@ -22,7 +22,13 @@ SCHEMA_VERSION = 1
 
 
 class Status(StrEnum):
-    """Why a run ended."""
+    """Why a run ended.
+
+    Example:
+        >>> from cbs_lightning import Status
+        >>> Status("reached") is Status.REACHED
+        True
+    """
 
     REACHED = "reached"
     EXHAUSTED = "exhausted"  # the budget was used up
@@ -43,6 +49,12 @@ class Result:
     `seconds` are at that step, else at the end; `seconds` counts training alone, at the run's
     mean speed. `test_accuracy` is of the final weights. Accuracies are fractions. `status` answers
     the request, `ended` says why training itself ended.
+
+    Example:
+        >>> from cbs_lightning.analysis.example import example_results
+        >>> result = example_results()[0]
+        >>> result.status.value, result.batch_size, result.steps, result.sfo
+        ('reached', 4, 1800, 7200)
     """
 
     schema_version: int
@@ -115,17 +127,39 @@ class Result:
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of a run: a threshold by a rule, within a budget; None: the run's own."""
+    """What is asked of a run: when its loss is at most the threshold.
+
+    Args:
+        threshold: of the loss.
+        rule: how the loss is read off the steps, `epoch` or `window`.
+        window: samples that rule `window` averages over.
+        max_steps: the budget; None: the run's own.
+
+    Example:
+        >>> from cbs_lightning import Request
+        >>> Request(threshold=0.1, rule="window", window=50_000).max_steps is None
+        True
+    """
 
     threshold: float
     rule: RuleName
-    window: int  # samples
+    window: int
     max_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rule", RuleName(self.rule))
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory that could be read."""
+    """A run directory that was read: its result, and its loss at every step.
+
+    Example:
+        >>> from cbs_lightning import Run, answer, Request
+        >>> def steps_to(run: Run, loss: float) -> int | None:
+        ...     request = Request(loss, run.result.rule, run.result.window)
+        ...     return answer(run.result, run.trajectory, request).steps
+    """
 
     directory: Path
     result: Result
@@ -133,10 +167,29 @@ class Run:
 
 
 def answer(result: Result, trajectory: Trajectory, request: Request) -> Result:
-    """What the recorded losses of the run that `result` describes say to the request.
+    """What the recorded losses of a run say to a request, without training.
 
-    The status is `reached` where they meet the threshold. Else it says why not; None where they
-    end too soon to tell.
+    Args:
+        result: describes the run.
+        trajectory: its losses.
+        request: the threshold, the rule and the budget asked for.
+
+    Returns:
+        The result with the answer filled in. The status is `reached` where the losses meet the
+        threshold; else it says why not, and is None where they end too soon to tell.
+
+    Example:
+        >>> import numpy as np
+        >>> from cbs_lightning import Request, answer
+        >>> from cbs_lightning.analysis.example import example_results
+        >>> from cbs_lightning.results.trajectory import Trajectory
+        >>> losses = np.array([2, 1, 0.5, 0.2], np.float32)
+        >>> sizes = np.full(4, 64, np.int32)
+        >>> trajectory = Trajectory(losses, correct=sizes, size=sizes)
+        >>> run = example_results()[4]  # b = 64
+        >>> found = answer(run, trajectory, Request(0.5, "window", window=64))
+        >>> found.steps, found.sfo
+        (3, 192)
     """
     rule = Rule(request.rule, result.steps_per_epoch, request.window)
     return _answer(result, Readings.of(trajectory[: request.max_steps], rule), request)

@@ -140,7 +140,21 @@ def run_directories(study: Path) -> list[Path]:
 
 
 def read_study(directory: Path) -> tuple[list[Run], list[Broken]]:
-    """The runs of a study, ordered for people, and the directories that could not be read."""
+    """Read a study.
+
+    Args:
+        directory: of the study, such as `outputs/digits`.
+
+    Returns:
+        Its runs, by variant, batch size and seed, and the run directories that cannot be read.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from cbs_lightning import read_study
+        >>> read_study(Path(tempfile.mkdtemp()))  # an empty directory
+        ([], [])
+    """
     runs, broken = [], []
     for path in run_directories(directory):
         try:

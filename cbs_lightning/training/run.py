@@ -48,9 +48,9 @@ def run(cfg: RunConfig, job: Job = ALONE) -> Result:
         >>> import tempfile
         >>> from cbs_lightning import compose, run
         >>> outputs = tempfile.mkdtemp()
-        >>> cfg = compose(["batch_size=512", "stop.max_steps=2", f"output_dir={outputs}"])
+        >>> cfg = compose(["batch_size=32", "stop.max_steps=2", f"output_dir={outputs}"])
         >>> run(cfg).steps_run  # doctest: +ELLIPSIS
-        adam b=512: exhausted after 2 steps, ...
+        adam b=32: exhausted after 2 steps, ...
         2
     """
     data = check_run(cfg)
