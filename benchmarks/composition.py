@@ -30,7 +30,7 @@ def measure(jobs: list[list[str]]) -> dict[str, list[float]]:
     with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
         hydra = GlobalHydra.instance().config_loader()
         master = hydra.load_configuration("config", [], RunMode.MULTIRUN)
-        loaders = {"JobLoader": JobLoader(hydra.get_search_path()), "Hydra": hydra}
+        loaders = {"JobLoader": JobLoader(hydra), "Hydra": hydra}
         found: dict[str, list[float]] = {name: [] for name in loaders}
         for job in jobs:
             for name, loader in loaders.items():

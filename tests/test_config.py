@@ -1,11 +1,15 @@
+from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 from hydra.utils import instantiate
+from omegaconf import OmegaConf
 
 from cbs_lightning.config.checks import check
 from cbs_lightning.config.composition import CONF_DIR, compose
 from cbs_lightning.config.identity import config_hash, run_directory
+from cbs_lightning.config.schema import Names, RunConfig
 from cbs_lightning.errors import ConfigError, UserError
 
 
@@ -28,6 +32,16 @@ def test_every_config_of_the_project_is_valid(override):
 @pytest.mark.parametrize("name", options("data"))
 def test_every_data_set_can_be_built(name):
     instantiate(compose([f"data={name}"]).data, data_dir="data", batch_size=4, seed=0)
+
+
+def test_the_schema_and_the_yaml_files_have_the_same_keys():
+    defaults = OmegaConf.to_container(OmegaConf.load(CONF_DIR / "config.yaml"))
+    written = set(defaults) - {"defaults", "hydra", "sweep"}
+    groups = {"data", "model", "optimizer", "trainer"}
+    assert {field.name for field in fields(RunConfig)} == written | groups | {"names"}
+    for name, kind in get_type_hints(RunConfig).items():
+        if is_dataclass(kind) and kind is not Names:
+            assert {field.name for field in fields(kind)} == set(defaults[name]), name
 
 
 BAD = [

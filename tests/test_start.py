@@ -88,7 +88,7 @@ def test_the_data_are_loaded_once_for_all_runs_of_a_process(cli, tmp_path, monke
 def test_a_jobs_configuration_is_what_hydra_composes(overrides):
     with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
         hydra = GlobalHydra.instance().config_loader()
-        loader = JobLoader(hydra.get_search_path())
+        loader = JobLoader(hydra)
         master = hydra.load_configuration("config", ["data=digits"], RunMode.MULTIRUN)
         for _ in range(2):
             found = loader.load_sweep_config(master, [*overrides, "seed=7"])

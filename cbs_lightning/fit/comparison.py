@@ -23,6 +23,12 @@ class Comparison(Sequence[Fit]):
 
     It is a sequence of `Fit`; `critical_batch` is None where the data support no interior minimum
     of K·b, and `reason` says why.
+
+    Example:
+        >>> from cbs_lightning import compare
+        >>> found = compare([4, 8, 16, 32, 64], [1800, 560, 270, 170, 121])
+        >>> len(found), found.measured.batch_size
+        (3, 16.0)
     """
 
     fits: tuple[Fit, ...]

@@ -36,7 +36,7 @@ class JobSweeper(Sweeper):
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
-        self.config_loader = JobLoader(hydra_context.config_loader.get_search_path())
+        self.config_loader = JobLoader(hydra_context.config_loader)
         self.config: DictConfig = config
         self.hydra_context: HydraContext = HydraContext(self.config_loader, hydra_context.callbacks)
         self.task_function = task_function

@@ -74,7 +74,7 @@ def _prepare_process(seed: int, threads: int) -> None:
     torch.set_num_threads(threads)
     L.seed_everything(seed, verbose=False)
     # Where algorithms are deterministic, torch fills all memory that it takes, lest it be read
-    # before it is written. Nothing here does that, and it takes up to an eighth of a step.
+    # before it is written. Nothing here does that, and it takes about 5 % of small steps.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
