@@ -39,7 +39,7 @@ def config_hash(cfg: RunConfig) -> str:
 def identity(cfg: RunConfig) -> dict[str, Any]:
     """All that decides the losses, by the dotted key."""
     trainer = {k: v for k, v in cfg.trainer.items() if k not in NEUTRAL_TRAINER_KEYS}
-    return _flatten({key: getattr(cfg, key) for key in LOSS_KEYS} | {"trainer": trainer})
+    return flatten({key: getattr(cfg, key) for key in LOSS_KEYS} | {"trainer": trainer})
 
 
 def variant_label(cfg: RunConfig, usual: RunConfig) -> str:
@@ -73,11 +73,12 @@ def hyperparameters(cfg: RunConfig) -> dict[str, Any]:
     return {k: v for k, v in cfg.optimizer.items() if k != "lr" and not k.startswith("_")}
 
 
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of nested mappings by their dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
-            flat |= _flatten(value, f"{prefix}{key}.")
+            flat |= flatten(value, f"{prefix}{key}.")
         else:
             flat[prefix + key] = value
     return flat

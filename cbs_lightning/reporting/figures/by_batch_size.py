@@ -258,12 +258,12 @@ def _names(
     fitted = quantity.per_step is not None
     for curve in study_curves:
         marked = quantity.marked(curve)
-        told = f": {quantity.mark_label} at b = {marked.batch_size}" if marked else ": no minimum"
+        note = f": {quantity.mark_label} at b = {marked.batch_size}" if marked else ": no minimum"
         critical = curve.comparison.critical_batch if fitted else None
-        told += f", fitted b* = {critical:.3g}" if critical is not None else ""
+        note += f", fitted b* = {critical:.3g}" if critical is not None else ""
         color, marker = colors[curve.optimizer], markers[curve.variant]
-        name = shorten(curve.variant, 62 - len(told))
-        handles.append(key(name + told, color=color, marker=marker, ms=3.8))
+        name = shorten(curve.variant, 62 - len(note))
+        handles.append(key(name + note, color=color, marker=marker, ms=3.8))
     return handles
 
 
@@ -291,6 +291,6 @@ def _keys(study_curves: list[Curve], quantity: Quantity) -> list[Line2D | Patch]
 
 def _title(study: str, study_curves: list[Curve]) -> str:
     seeds = {seed for curve in study_curves for seed in curve.seeds}
-    told = f"{len(seeds)} seeds, median" if len(seeds) > 1 else "".join(f"seed {s}" for s in seeds)
+    note = f"{len(seeds)} seeds, median" if len(seeds) > 1 else "".join(f"seed {s}" for s in seeds)
     rule = f"rule {study_curves[0].rule}, " if study_curves else ""
-    return f"{shorten(study)}: {rule}{told or 'no run finished'}"
+    return f"{shorten(study)}: {rule}{note or 'no run finished'}"

@@ -147,8 +147,8 @@ def _set_values(axes: Axes, curves: list[Curve]) -> None:
 
 def _name(scaling: Scaling, curve: Curve, look: dict[str, Any]) -> Line2D:
     least = curve.best
-    told = f"b* = {least.batch_size}, K·b = {least.sfo:,.0f}" if least else "not reached"
-    return key(f"{NAMES[scaling]}: {told}", ms=3.8, **look)
+    note = f"b* = {least.batch_size}, K·b = {least.sfo:,.0f}" if least else "not reached"
+    return key(f"{NAMES[scaling]}: {note}", ms=3.8, **look)
 
 
 def _keys(compared: LrComparison) -> list[Line2D]:

@@ -32,8 +32,10 @@ def draw_pattern(
             look = REACHED if cell.reached else MISSED
             axes.plot(cell.batch_size, above, color=GRAY, ls="none", **look)
             point = points.get(cell.batch_size)
-            told = point is not None and (point.reached or len(point.missed) > len(point.abandoned))
-            look = OPEN if not told else REACHED if point and point.all_reached else MISSED
+            known = point is not None and (
+                point.reached or len(point.missed) > len(point.abandoned)
+            )
+            look = OPEN if not known else REACHED if point and point.all_reached else MISSED
             axes.plot(cell.batch_size, below, color=colors[optimizer], ls="none", **look)
     axes.set_ylim(-2 * len(paper) + 0.4, 0.6)
     axes.set_yticks([place for place, _ in labels], [label for _, label in labels], fontsize=6)

@@ -3,7 +3,6 @@
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +13,7 @@ from cbs_lightning.analysis.loss_curves import LossCurve, loss_curve
 from cbs_lightning.analysis.recommend import recommend
 from cbs_lightning.analysis.recommendation import LEVEL
 from cbs_lightning.analysis.study import Study
+from cbs_lightning.config.identity import flatten
 from cbs_lightning.console import count_of
 from cbs_lightning.fit.curve_fit import Fit
 from cbs_lightning.reporting.colors import colors_of, marks_of
@@ -182,28 +182,20 @@ def _ran(results: list[Result]) -> list[dict[str, Any]]:
     """What was run, a row a key: the values that there are, the most frequent first."""
     found: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for result in results:
-        told = {
+        facts = {
             "device": result.device,
             "machine": result.machine,
             "commit": result.commit,
             **{f"version of {name}": version for name, version in result.versions.items()},
-            **dict(_flatten(result.configuration)),
+            **flatten(result.configuration),
         }
-        for key, value in told.items():
+        for key, value in facts.items():
             if value is not None:
                 found[key][value if isinstance(value, str) else json.dumps(value)] += 1
     return [
         {"key": key, "values": sorted(values, key=lambda value: -values[value])}
         for key, values in found.items()
     ]
-
-
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _ends(interval: tuple[float, float] | None) -> list[float | None] | None:
