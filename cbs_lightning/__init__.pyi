@@ -2,6 +2,8 @@ from .analysis.curves import Curve as Curve
 from .analysis.curves import curves as curves
 from .analysis.recommend import recommend as recommend
 from .analysis.recommendation import Recommendation as Recommendation
+from .callbacks.recorder import TrajectoryRecorder as TrajectoryRecorder
+from .callbacks.stop_at_threshold import StopAtThreshold as StopAtThreshold
 from .config.composition import compose as compose
 from .config.schema import RunConfig as RunConfig
 from .fit.comparison import Comparison as Comparison

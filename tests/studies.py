@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import torch
 
 from cbs_lightning.callbacks import LogCurves, TrajectoryRecorder
 from cbs_lightning.results import store
@@ -147,7 +148,9 @@ def log_run(run: Run, points: int = 200, rates: tuple[float, ...] = (1e-3,)) -> 
     for part, rate in enumerate(rates, 1):
         groups[0]["lr"] = rate
         trainer.global_step = len(run.trajectory) * part // len(rates)
-        recorder.trajectory = run.trajectory[: trainer.global_step]
+        so_far = vars(run.trajectory[: trainer.global_step])
+        arrays = {name: torch.from_numpy(array.copy()) for name, array in so_far.items()}
+        recorder.load_state_dict({"seconds": 0.0, "steps_timed": 0, **arrays})
         curves.on_train_batch_end(trainer)
     curves.on_train_end()
     write_hparams(run.directory, run.result)

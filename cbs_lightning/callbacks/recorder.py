@@ -1,31 +1,59 @@
 """Records every step's loss and the time spent training."""
 
 import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import lightning as L
 import numpy as np
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from cbs_lightning.models.classifier import Steps
-from cbs_lightning.results.trajectory import Trajectory
+from cbs_lightning.results.trajectory import UNKNOWN, Trajectory
+
+CountSamples = Callable[[Any], int]
 
 
 class TrajectoryRecorder(L.Callback):
-    """Holds the run's trajectory and `seconds`, training alone.
+    """Holds the run's `trajectory`, an entry per optimizer step, and `seconds`, training alone.
 
-    Within an epoch the values stay on the training device; at its end and when a checkpoint is
-    taken they are fetched at once: only then does training wait for a GPU.
-    A trajectory ends with the first loss that is not finite.
+    Works in any Trainer, with automatic or manual optimization and gradient accumulation: the loss
+    of a step is the sample-weighted mean of its micro-batches. Values stay on the training device
+    until they are fetched, at the end of an epoch, when a checkpoint is taken, or when somebody
+    asks: only then does training wait for a GPU. A trajectory ends with the first loss that is not
+    finite.
+
+    Args:
+        monitor: a logged metric to take for the loss; None: what `training_step` returns.
+        count_samples: the number of samples in a batch; None: the length of its first tensor.
+
+    Example:
+        >>> from cbs_lightning import TrajectoryRecorder
+        >>> recorder = TrajectoryRecorder()
+        >>> # Trainer(callbacks=[recorder]).fit(module, data)
+        >>> len(recorder.trajectory)
+        0
     """
 
-    def __init__(self) -> None:
-        self.trajectory = Trajectory.empty()
+    def __init__(
+        self, monitor: str | None = None, count_samples: CountSamples | None = None
+    ) -> None:
+        self.monitor = monitor
+        self.count_samples = count_samples or _length_of_first_tensor
         self.seconds = 0.0
+        self._recorded = _Growing()
         self._steps_timed = 0  # also those after a loss that is not finite
         self._pending: list[Steps] = []
+        self._micro_batches: list[tuple[Tensor, Tensor | None, int]] = []
+        self._steps_seen = 0
         self._started: float | None = None
+
+    @property
+    def trajectory(self) -> Trajectory:
+        return self._recorded.trajectory
 
     @property
     def seconds_per_step(self) -> float | None:
@@ -41,8 +69,8 @@ class TrajectoryRecorder(L.Callback):
             )
             self._pending.clear()
             self._steps_timed += len(latest)
-            if self.trajectory.first_non_finite() is None:
-                self.trajectory += latest[: latest.first_non_finite()]
+            if not self._recorded.ended:
+                self._recorded.append(latest[: latest.first_non_finite()])
         if self._started is not None:
             now = time.perf_counter()
             self.seconds += now - self._started
@@ -61,6 +89,15 @@ class TrajectoryRecorder(L.Callback):
         if self._started is not None:
             self._started += seconds
 
+    def on_train_start(self, trainer: L.Trainer, *_: Any) -> None:
+        self._steps_seen = trainer.global_step
+        if len(self.trajectory) != trainer.global_step and not self._recorded.ended:
+            raise MisconfigurationException(
+                f"training resumes after step {trainer.global_step}, but the losses of "
+                f"{len(self.trajectory)} steps were recorded: resume from a checkpoint that this "
+                "callback was part of"
+            )
+
     def on_train_epoch_start(self, *_: Any) -> None:
         self.resume()
 
@@ -68,24 +105,131 @@ class TrajectoryRecorder(L.Callback):
         if self._started is None:  # a resumed run begins inside an epoch
             self.resume()
 
+    def on_before_backward(self, trainer: L.Trainer, module: L.LightningModule, loss: Any) -> None:
+        _check_scalar(loss)
+
     def on_train_batch_end(
-        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, *_: Any
+        self,
+        trainer: L.Trainer,
+        module: L.LightningModule,
+        outputs: Any,
+        batch: Any = None,
+        batch_idx: int = 0,
     ) -> None:
-        self._pending.append(outputs)
+        if isinstance(outputs, Mapping) and isinstance(outputs.get("size"), list):
+            self._pending.append(outputs)  # type: ignore[arg-type]  # a chunk of many steps
+            return
+        self._micro_batches.append(self._micro_batch(trainer, module, outputs, batch))
+        steps, self._steps_seen = trainer.global_step - self._steps_seen, trainer.global_step
+        if steps > 1:
+            raise MisconfigurationException(
+                f"training_step made {steps} optimizer steps; one per call can be counted"
+            )
+        if steps == 1:
+            self._pending.append(_joined(self._micro_batches))
+            self._micro_batches.clear()
 
     def on_train_epoch_end(self, *_: Any) -> None:
         self.pause()
 
     def state_dict(self) -> dict[str, Any]:
         self.fetch()
-        arrays = {name: torch.from_numpy(array) for name, array in vars(self.trajectory).items()}
+        arrays = {
+            name: torch.from_numpy(array.copy()) for name, array in vars(self.trajectory).items()
+        }
         return {"seconds": self.seconds, "steps_timed": self._steps_timed, **arrays}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         state = dict(state_dict)
         self.seconds = state.pop("seconds")
         self._steps_timed = state.pop("steps_timed")
-        self.trajectory = Trajectory(**{name: tensor.numpy() for name, tensor in state.items()})
+        self._recorded = _Growing()
+        self._recorded.append(Trajectory(**{key: value.numpy() for key, value in state.items()}))
+
+    def _micro_batch(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any
+    ) -> tuple[Tensor, Tensor | None, int]:
+        """Loss, number correct and number of samples, of one call of `training_step`."""
+        loss, correct = self._loss(trainer, outputs), None
+        if self.monitor is None and module.automatic_optimization:
+            loss = loss * trainer.accumulate_grad_batches  # by which Lightning has divided it
+        if isinstance(outputs, Mapping) and "correct" in outputs:
+            correct = torch.as_tensor(outputs["correct"], device=loss.device)
+        return loss, correct, self.count_samples(batch)
+
+    def _loss(self, trainer: L.Trainer, outputs: Any) -> Tensor:
+        if self.monitor is not None:
+            found = trainer.callback_metrics.get(self.monitor)
+            where = f"monitor={self.monitor!r}: no such metric was logged with on_step=True"
+        else:
+            found = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+            where = "training_step returned no loss"
+        if found is None:
+            raise MisconfigurationException(f"{where}, so there is nothing to compare with")
+        loss = torch.as_tensor(found).detach()
+        _check_scalar(loss)
+        return loss.reshape(())
+
+
+class _Growing:
+    """A trajectory that is added to often: its arrays have room for more."""
+
+    def __init__(self) -> None:
+        self._room = Trajectory.empty()
+        self._length = 0
+        self.ended = False  # with a loss that is not finite
+
+    @property
+    def trajectory(self) -> Trajectory:
+        return self._room[: self._length]
+
+    def append(self, latest: Trajectory) -> None:
+        needed = self._length + len(latest)
+        if needed > len(self._room):
+            room = np.zeros(max(needed, 2 * len(self._room)), np.int32)
+            more = Trajectory(room.astype(np.float32), room, room.copy())
+            self._copy(self.trajectory, more, 0)
+            self._room = more
+        self._copy(latest, self._room, self._length)
+        self._length = needed
+        self.ended |= latest.first_non_finite() is not None
+
+    @staticmethod
+    def _copy(values: Trajectory, target: Trajectory, start: int) -> None:
+        for name, array in vars(values).items():
+            getattr(target, name)[start : start + len(array)] = array
+
+
+def _joined(micro_batches: list[tuple[Tensor, Tensor | None, int]]) -> Steps:
+    """The step that they make together."""
+    losses, corrects, sizes = zip(*micro_batches, strict=True)
+    total = sum(sizes)
+    loss = losses[0]
+    if len(losses) > 1:
+        loss = sum((each * (size / total) for each, size in zip(losses, sizes, strict=True)))
+    known = [each for each in corrects if each is not None]
+    correct = sum(known) if len(known) == len(corrects) else torch.tensor(UNKNOWN)
+    assert isinstance(loss, Tensor)
+    return {
+        "loss": loss.reshape(1),
+        "correct": torch.as_tensor(correct, device=loss.device).reshape(1),
+        "size": [total],
+    }
+
+
+def _check_scalar(loss: Tensor) -> None:
+    if loss.numel() != 1:
+        shape = tuple(loss.shape)
+        raise MisconfigurationException(f"the loss has shape {shape}; it must be one number")
+
+
+def _length_of_first_tensor(batch: Any) -> int:
+    for leaf in tree_leaves(batch):
+        if isinstance(leaf, Tensor) and leaf.ndim > 0:
+            return len(leaf)
+    raise MisconfigurationException(
+        "the batch has no tensor to count samples by; pass count_samples=<function of the batch>"
+    )
 
 
 def _host(tensors: list[Tensor], dtype: type[Any]) -> Any:

@@ -1,62 +1,148 @@
 """Stops a run at the loss threshold, or where going on makes no sense."""
 
+import math
 import time
+from pathlib import Path
 from typing import Any
 
 import lightning as L
 
-from cbs_lightning.callbacks.recorder import TrajectoryRecorder
+from cbs_lightning.callbacks.loaders import batch_size_on, rule_on
+from cbs_lightning.callbacks.recorder import CountSamples, TrajectoryRecorder
+from cbs_lightning.callbacks.run_files import RunFiles
 from cbs_lightning.results.result import Status
 from cbs_lightning.results.sfo_limit import SfoLimit
-from cbs_lightning.results.trajectory import Reading, Rule, Trajectory, first_crossing, last_reading
+from cbs_lightning.results.trajectory import (
+    Reading,
+    Rule,
+    RuleName,
+    Trajectory,
+    first_crossing,
+    last_reading,
+)
 
 SECONDS_BETWEEN_LOOKS = 10
 
 
 class StopAtThreshold(L.Callback):
-    """Ends training once the recorded losses meet the threshold by the rule, or are not finite, or
-    once a search's run has cost more than its `sfo_limit` without meeting it.
+    """Ends training once the loss meets a threshold, and counts the steps and the SFO it took.
 
-    Looks after the last step of every epoch: a crossing may be noticed late, but is counted where
-    it was. On a CPU, where nothing has to be waited for, it looks every few seconds whether the
-    losses are finite, too. A run that goes on from a checkpoint looks at its whole epochs first, so
-    that it ends where it would have ended. A run is given up after a whole chunk, of which it is
-    known then that the threshold was not met.
-    `status` stays None while nothing of that happened. Logs `steps`, `sfo`, `samples`, `loss`,
-    `accuracy` and `seconds` to the trainer's metrics when the threshold is reached.
+    Works in any Trainer, with automatic or manual optimization (one optimizer step per call of
+    `training_step`) and gradient accumulation. It looks at the losses at the end of an epoch and
+    every `log_every_n_steps`: a crossing may be noticed late, but is counted where it was. It also
+    ends a run whose loss is not finite. Afterwards `status` says why training ended, and `steps`,
+    `sfo` and `samples` are what the threshold took, None unless it was reached; then they are also
+    logged, as is the `loss` on the way.
+
+    Args:
+        loss: the threshold.
+        rule: `epoch`, the mean of an epoch's losses, or `window`, the mean over the latest samples.
+        window: samples of rule `window`; None: as many as the data set has.
+        directory: a run directory to write, which `make figures` can read; None: none is written.
+        monitor: a logged metric to take for the loss; None: what `training_step` returns.
+        count_samples: the number of samples in a batch; None: the length of its first tensor.
+        variant: what the run's curve is called in a figure; None: the optimizer's name.
+        batch_size: samples per step; None: the loader's, times the accumulation.
+        seed: to tell runs apart; None: that of `seed_everything`, else 0.
+        recorder: of a run that records by itself.
+        sfo_limit: beyond which a search gives the run up.
+
+    Example:
+        >>> from cbs_lightning import StopAtThreshold
+        >>> stop = StopAtThreshold(loss=0.1, rule="window", window=50_000)
+        >>> # Trainer(callbacks=[stop]).fit(module, data)
+        >>> stop.status, stop.steps, stop.sfo, stop.samples
+        (None, None, None, None)
     """
 
     def __init__(
         self,
-        recorder: TrajectoryRecorder,
-        threshold: float,
-        rule: Rule,
-        effective_batch_size: int,
+        loss: float,
+        rule: str = "epoch",
+        window: int | None = None,
+        directory: str | Path | None = None,
+        *,
+        monitor: str | None = None,
+        count_samples: CountSamples | None = None,
+        variant: str | None = None,
+        batch_size: int | None = None,
+        seed: int | None = None,
+        recorder: TrajectoryRecorder | None = None,
         sfo_limit: SfoLimit | None = None,
     ) -> None:
-        if threshold <= 0:
-            raise ValueError(f"threshold must be positive, not {threshold}")
-        self.recorder = recorder
-        self.threshold = threshold
-        self.rule = rule
-        self.effective_batch_size = effective_batch_size
+        if not 0 < loss < math.inf:
+            raise ValueError(f"loss must be a positive number, not {loss}")
+        if rule not in list(RuleName):
+            raise ValueError(f"rule must be one of {', '.join(RuleName)}, not {rule!r}")
+        for name, value in (("window", window), ("batch_size", batch_size)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}")
+        self.threshold = loss
+        self.rule = Rule(RuleName(rule), steps_per_epoch=0, window=window or 0)  # until it starts
+        self.batch_size = batch_size
         self.sfo_limit = sfo_limit
+        self.recorder = recorder or TrajectoryRecorder(monitor, count_samples)
         self.status: Status | None = None
         self.latest: Reading | None = None
+        self.crossing: Reading | None = None
+        self._records = recorder is None
+        self._files = RunFiles(Path(directory), variant, seed) if directory is not None else None
         self._steps_read = 0
         self._looked = time.monotonic()
 
+    @property
+    def steps(self) -> int | None:
+        """K, the steps that the threshold took."""
+        return self.crossing.steps if self.crossing is not None else None
+
+    @property
+    def sfo(self) -> int | None:
+        return self._sfo(self.crossing.steps) if self.crossing is not None else None
+
+    @property
+    def samples(self) -> int | None:
+        return self.crossing.samples if self.crossing is not None else None
+
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.rule, self.batch_size = (
+            rule_on(trainer, self.rule),
+            batch_size_on(trainer, self.batch_size),
+        )
+        if self._records:
+            self.recorder.on_train_start(trainer)
+        if self._files is not None:
+            self._files.begin(trainer, module, self)
         steps = len(self.recorder.trajectory)
         diverged = self.recorder.trajectory.first_non_finite() is not None
-        every = diverged or self._is_given_up(steps)
-        whole = steps if every else steps - steps % self.rule.steps_per_epoch
+        every = diverged or self._is_given_up(steps) or self._records
+        per_epoch = self.rule.steps_per_epoch
+        whole = steps if every else steps - steps % per_epoch
         if whole:
             self._look(trainer, module, self.recorder.trajectory[:whole])
 
+    def on_train_epoch_start(self, *_: Any) -> None:
+        if self._records:
+            self.recorder.on_train_epoch_start()
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        if self._records:
+            self.recorder.on_train_batch_start()
+
+    def on_before_backward(self, trainer: L.Trainer, module: L.LightningModule, loss: Any) -> None:
+        self.recorder.on_before_backward(trainer, module, loss)
+
     def on_train_batch_end(
-        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, *_: Any
+        self,
+        trainer: L.Trainer,
+        module: L.LightningModule,
+        outputs: Any,
+        batch: Any = None,
+        batch_idx: int = 0,
     ) -> None:
+        if self._records:
+            self.recorder.on_train_batch_end(trainer, module, outputs, batch, batch_idx)
+            self._look_now_and_then(trainer, module)
+            return
         end_of_epoch = trainer.global_step % self.rule.steps_per_epoch == 0
         last = trainer.global_step >= trainer.max_steps
         if end_of_epoch or last or self._is_given_up(trainer.global_step):
@@ -68,13 +154,52 @@ class StopAtThreshold(L.Callback):
                 self._look(trainer, module, self.recorder.trajectory)
             self._looked = time.monotonic()
 
+    def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if self._records:
+            self.recorder.on_train_epoch_end()
+            self._look(trainer, module, self.recorder.trajectory)
+
+    def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if not self._records:
+            return
+        self.recorder.pause()
+        if self.status is None:
+            self.status = Status.INTERRUPTED if trainer.should_stop else Status.EXHAUSTED
+        if self._files is not None:
+            self._files.finish(self)
+
+    def on_exception(self, trainer: L.Trainer, module: L.LightningModule, error: Any) -> None:
+        if self._records and self.rule.steps_per_epoch:
+            self.recorder.pause()
+            interrupted = isinstance(error, KeyboardInterrupt | SystemExit)
+            self.status = Status.INTERRUPTED if interrupted else Status.FAILED
+            if self._files is not None:
+                self._files.finish(self)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"recorder": self.recorder.state_dict()} if self._records else {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if self._records:
+            self.recorder.load_state_dict(state_dict["recorder"])
+
+    def _look_now_and_then(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        every = int(getattr(trainer, "log_every_n_steps", 0))
+        if every and trainer.global_step % every == 0 and trainer.global_step > self._steps_read:
+            self.recorder.fetch()
+            self._look(trainer, module, self.recorder.trajectory)
+            if self.latest is not None:
+                self._to_loggers(trainer, {"loss": float(self.recorder.trajectory.loss[-1])})
+
     def _look(self, trainer: L.Trainer, module: L.LightningModule, trajectory: Trajectory) -> None:
+        if self.crossing is not None:
+            return
         crossing = first_crossing(trajectory, self.rule, self.threshold, since=self._steps_read)
         self._steps_read = len(trajectory)
         self.latest = crossing or last_reading(trajectory, self.rule)
         if crossing is not None:
-            self.status = Status.REACHED
-            self._log(module, crossing)
+            self.status, self.crossing = Status.REACHED, crossing
+            self._log(trainer, module, crossing)
         elif trajectory.first_non_finite() is not None:
             self.status = Status.DIVERGED
         elif len(trajectory) < trainer.max_steps and self._is_given_up(len(trajectory)):
@@ -83,19 +208,26 @@ class StopAtThreshold(L.Callback):
             trainer.should_stop = True
 
     def _is_given_up(self, steps: int) -> bool:
-        sfo = steps * self.effective_batch_size
-        return self.sfo_limit is not None and self.sfo_limit.is_exceeded(sfo)
+        return self.sfo_limit is not None and self.sfo_limit.is_exceeded(self._sfo(steps))
 
-    def _log(self, module: L.LightningModule, crossing: Reading) -> None:
+    def _sfo(self, steps: int) -> int:
+        assert self.batch_size is not None
+        return steps * self.batch_size
+
+    def _log(self, trainer: L.Trainer, module: L.LightningModule, crossing: Reading) -> None:
         share = crossing.steps / max(1, len(self.recorder.trajectory))
-        module.log_dict(
-            {
-                "steps": float(crossing.steps),
-                "sfo": float(crossing.steps * self.effective_batch_size),
-                "samples": float(crossing.samples),
-                "loss": crossing.loss,
-                "accuracy": crossing.accuracy,
-                "seconds": self.recorder.seconds * share,
-            },
-            logger=False,
-        )
+        found = {
+            "steps": float(crossing.steps),
+            "sfo": float(self._sfo(crossing.steps)),
+            "samples": float(crossing.samples),
+            "loss": crossing.loss,
+            "seconds": self.recorder.seconds * share,
+        }
+        if crossing.accuracy is not None:
+            found["accuracy"] = crossing.accuracy
+        module.log_dict(found, logger=False)
+        self._to_loggers(trainer, found)
+
+    def _to_loggers(self, trainer: L.Trainer, metrics: dict[str, float]) -> None:
+        for logger in trainer.loggers:
+            logger.log_metrics(metrics, step=trainer.global_step)

@@ -40,7 +40,7 @@ class Epoch:
     config_hash: str
     epoch: int
     loss: float
-    accuracy: float
+    accuracy: float | None
 
 
 def publish(study: Path, folder: Path) -> list[Path]:
@@ -77,7 +77,7 @@ def epochs_of(run: Run) -> Iterator[Epoch]:
             result.config_hash,
             index + 1,
             float(f"{reading.loss:.5g}"),
-            float(f"{reading.accuracy:.5g}"),
+            float(f"{reading.accuracy:.5g}") if reading.accuracy is not None else None,
         )
 
 

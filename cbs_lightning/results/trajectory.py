@@ -8,6 +8,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+UNKNOWN = -1  # as a number of samples that were classified right
+
 
 @dataclass(frozen=True)
 class Trajectory:
@@ -81,7 +83,7 @@ class Reading:
     steps: int
     samples: int  # since the start
     loss: float
-    accuracy: float
+    accuracy: float | None  # None: nobody counted what was classified right
 
 
 @dataclass(frozen=True)
@@ -151,8 +153,14 @@ def _reading(trajectory: Trajectory, rule: Rule, start: int, end: int) -> Readin
         steps=end,
         samples=int(trajectory.size[:end].sum(dtype=np.int64)),
         loss=_exact_sum(weights * loss) / float(weights.sum()),
-        accuracy=float(span.correct.sum(dtype=np.int64) / span.size.sum(dtype=np.int64)),
+        accuracy=_accuracy(span),
     )
+
+
+def _accuracy(span: Trajectory) -> float | None:
+    if (span.correct == UNKNOWN).any():
+        return None
+    return float(span.correct.sum(dtype=np.int64) / span.size.sum(dtype=np.int64))
 
 
 def _exact_sum(values: NDArray[np.float64]) -> float:

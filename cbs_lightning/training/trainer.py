@@ -25,7 +25,6 @@ from cbs_lightning.console import in_terminal
 from cbs_lightning.results import store
 from cbs_lightning.results.checkpoints import DurableCheckpointIO
 from cbs_lightning.results.result import Request, Result
-from cbs_lightning.results.trajectory import Rule
 
 
 @dataclass(frozen=True)
@@ -47,9 +46,13 @@ def watchers(
     *,
     save_last: bool,
 ) -> Watchers:
-    rule = Rule(request.rule, blank.steps_per_epoch, request.window)
     stop = StopAtThreshold(
-        recorder, request.threshold, rule, blank.effective_batch_size, signals.job.sfo_limit
+        request.threshold,
+        request.rule,
+        request.window,
+        recorder=recorder,
+        batch_size=blank.effective_batch_size,
+        sfo_limit=signals.job.sfo_limit,
     )
     path, every_seconds = directory / store.CHECKPOINT, cfg.checkpoint.every_seconds
     return Watchers(stop, signals, TimedCheckpoint(stop, signals, path, every_seconds, save_last))
@@ -66,11 +69,12 @@ def make_trainer(
     """`gpu` is torch's number of the one to train on; None: the device that comes first."""
     _quieten()
     stop = watch.stop
+    assert stop.batch_size is not None
     curves = LogCurves(
         directory,
         stop.recorder,
         cfg.tensorboard.points,
-        stop.effective_batch_size,
+        stop.batch_size,
         cfg.warmup_samples,
     )
     progress = FollowProgress(stop, max_steps, _sinks(cfg, title, watch.signals.job))

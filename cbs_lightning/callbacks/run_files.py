@@ -1,0 +1,152 @@
+"""The run directory of a run in anybody's Trainer."""
+
+import hashlib
+import json
+import os
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import lightning as L
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from omegaconf import OmegaConf
+
+from cbs_lightning.callbacks.loaders import data_size
+from cbs_lightning.files import write_atomically
+from cbs_lightning.results import provenance, store
+from cbs_lightning.results.result import (
+    SCHEMA_VERSION,
+    UNFINISHED,
+    Request,
+    Result,
+    Status,
+    answer,
+)
+
+if TYPE_CHECKING:
+    from cbs_lightning.callbacks.stop_at_threshold import StopAtThreshold
+
+
+class RunFiles:
+    """Writes the result, the losses and what the run was to `directory`.
+
+    The name of the folder above is the study. `variant` is the optimizer's name unless it is given,
+    `seed` that of `seed_everything`.
+    """
+
+    def __init__(self, directory: Path, variant: str | None, seed: int | None) -> None:
+        self.directory = directory
+        self.variant = variant
+        self.seed = seed
+        self._blank: Result | None = None  # until the directory is known to be this run's
+
+    def begin(self, trainer: L.Trainer, module: L.LightningModule, stop: "StopAtThreshold") -> None:
+        """Raises where the directory holds another run."""
+        blank = self._describe(trainer, module, stop)
+        with suppress(store.DamagedError, FileNotFoundError):
+            stored = store.read_result(self.directory)
+            if stored.config_hash != blank.config_hash:
+                raise MisconfigurationException(
+                    f"directory={str(self.directory)!r} holds another run ({stored.variant}, "
+                    f"b = {stored.batch_size}, seed {stored.seed}); take another, or move it away"
+                )
+        self.directory.mkdir(parents=True, exist_ok=True)
+        text = OmegaConf.to_yaml(OmegaConf.create(blank.configuration))
+        write_atomically(self.directory / store.CONFIG, text.encode())
+        self._blank = blank
+
+    def finish(self, stop: "StopAtThreshold") -> None:
+        """Write what there is, result last."""
+        if self._blank is None or stop.status is None:
+            return
+        trajectory = stop.recorder.trajectory
+        steps_run = len(trajectory)
+        result = replace(
+            self._blank,
+            ended=stop.status,
+            steps_run=steps_run,
+            epochs_run=steps_run / self._blank.steps_per_epoch,
+            seconds_per_step=stop.recorder.seconds_per_step,
+        )
+        budget = steps_run if stop.status is Status.EXHAUSTED else None
+        request = Request(stop.threshold, stop.rule.name, stop.rule.window, budget)
+        result = answer(result, trajectory, request)
+        if stop.status in UNFINISHED:
+            result = replace(result, status=stop.status, steps=None, sfo=None, samples=None)
+        store.write_trajectory(self.directory, trajectory)
+        store.publish(self.directory, result)
+
+    def _describe(
+        self, trainer: L.Trainer, module: L.LightningModule, stop: "StopAtThreshold"
+    ) -> Result:
+        """A result of no steps."""
+        assert stop.batch_size is not None
+        optimizer = trainer.optimizers[0]
+        name = type(optimizer).__name__.lower()
+        settings = _plain({k: v for k, v in optimizer.param_groups[0].items() if k != "params"})
+        lr = float(settings.pop("lr", 0.0))
+        seed = self.seed if self.seed is not None else int(os.environ.get("PL_GLOBAL_SEED", 0))
+        loader: Any = trainer.train_dataloader
+        datamodule = getattr(trainer, "datamodule", None)
+        data = datamodule if datamodule is not None else getattr(loader, "dataset", loader)
+        identity: dict[str, Any] = {
+            "data": type(data).__name__,
+            "model": type(module).__name__,
+            "optimizer": {"name": name, "lr": lr, **settings},
+            "variant": self.variant or name,
+            "batch_size": stop.batch_size,
+            "seed": seed,
+        }
+        text = json.dumps(identity, sort_keys=True, default=str)
+        return Result(
+            schema_version=SCHEMA_VERSION,
+            status=Status.FAILED,
+            ended=Status.FAILED,
+            study=self.directory.resolve().parent.name,
+            variant=identity["variant"],
+            data=identity["data"],
+            model=identity["model"],
+            optimizer=name,
+            lr=lr,
+            hyperparameters=settings,
+            batch_size=stop.batch_size,
+            effective_batch_size=stop.batch_size,
+            micro_batch_size=None,
+            seed=seed,
+            threshold=stop.threshold,
+            rule=stop.rule.name,
+            window=stop.rule.window,
+            steps=None,
+            sfo=None,
+            samples=None,
+            steps_run=0,
+            epochs_run=0.0,
+            steps_per_epoch=stop.rule.steps_per_epoch,
+            data_size=data_size(loader) or stop.rule.steps_per_epoch * stop.batch_size,
+            loss=None,
+            accuracy=None,
+            test_accuracy=None,
+            seconds=0.0,
+            seconds_per_step=None,
+            threads=torch.get_num_threads(),
+            device=provenance.device_name(trainer.strategy.root_device),
+            config_hash=hashlib.sha256(text.encode()).hexdigest()[:16],
+            versions=provenance.versions(),
+            commit=provenance.commit(),
+            configuration=identity,
+            machine=provenance.machine(),
+        )
+
+
+def _plain(settings: dict[str, Any]) -> dict[str, Any]:
+    """What JSON can hold of an optimizer's settings."""
+    plain = (bool, int, float, str, type(None))
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, tuple | list) and all(isinstance(item, plain) for item in value):
+            found[key] = list(value)
+        elif isinstance(value, plain):
+            found[key] = value
+    return found

@@ -1,0 +1,129 @@
+"""LightningModules and data as a stranger would write them: nothing of this project is in them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+SAMPLES = 200
+
+
+def data(kind: str = "tuple") -> Dataset[Any]:
+    rng = torch.Generator().manual_seed(0)
+    inputs = torch.randn(SAMPLES, 8, generator=rng)
+    labels = (inputs[:, 0] + 0.3 * inputs[:, 1] > 0).long()
+    plain = TensorDataset(inputs, labels)
+    return {"tuple": plain, "dict": _Named(plain), "iterable": _Stream(plain)}[kind]
+
+
+class _Named(Dataset[Any]):
+    def __init__(self, plain: TensorDataset) -> None:
+        self.plain = plain
+
+    def __len__(self) -> int:
+        return len(self.plain)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        inputs, labels = self.plain[index]
+        return {"inputs": inputs, "labels": labels}
+
+
+class _Stream(IterableDataset[Any]):
+    def __init__(self, plain: TensorDataset) -> None:
+        self.plain = plain
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self.plain[index] for index in range(len(self.plain)))
+
+
+def loader(batch_size: int, kind: str = "tuple", **settings: Any) -> DataLoader[Any]:
+    return DataLoader(data(kind), batch_size, **settings)
+
+
+class Plain(L.LightningModule):
+    """Notes the loss of every call, and the samples in it, for a count by hand."""
+
+    def __init__(self, lr: float = 0.5) -> None:
+        super().__init__()
+        self.net = nn.Linear(8, 2)
+        nn.init.zeros_(self.net.weight)
+        nn.init.zeros_(self.net.bias)
+        self.lr = lr
+        self.noted: list[tuple[float, int]] = []
+
+    def _loss(self, batch: Any) -> Tensor:
+        inputs, labels = batch.values() if isinstance(batch, dict) else batch
+        loss = cross_entropy(self.net(inputs), labels)
+        self.noted.append((loss.item(), len(labels)))
+        return loss
+
+    def training_step(self, batch: Any, _: int) -> Any:
+        return self._loss(batch)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), self.lr)
+
+
+class WithAccuracy(Plain):
+    def training_step(self, batch: Any, _: int) -> Any:
+        inputs, labels = batch
+        return {"loss": self._loss(batch), "correct": (self.net(inputs).argmax(1) == labels).sum()}
+
+
+class Manual(Plain):
+    def __init__(self, steps_per_call: int = 1) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.steps_per_call = steps_per_call
+
+    def training_step(self, batch: Any, _: int) -> Any:
+        optimizer = self.optimizers()
+        assert not isinstance(optimizer, list)
+        loss = self._loss(batch)
+        for _ in range(self.steps_per_call):
+            optimizer.zero_grad()
+            self.manual_backward(loss, retain_graph=True)
+            optimizer.step()
+        return loss
+
+
+class Scheduled(Plain):
+    """Its learning rate falls, by step or by epoch."""
+
+    def __init__(self, interval: str) -> None:
+        super().__init__()
+        self.interval = interval
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), self.lr)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": self.interval},
+        }
+
+
+class Logged(Plain):
+    """Trains on twice the loss that it logs."""
+
+    def training_step(self, batch: Any, _: int) -> Any:
+        loss = self._loss(batch)
+        self.log("own", loss)
+        return 2 * loss
+
+
+class Odd(Plain):
+    """Returns what is no loss."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+
+    def training_step(self, batch: Any, _: int) -> Any:
+        inputs, labels = batch
+        each = cross_entropy(self.net(inputs), labels, reduction="none")
+        return each if self.what == "several" else None
