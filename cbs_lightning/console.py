@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from rich.console import Console
@@ -22,12 +23,33 @@ def count_of(number: int, thing: str) -> str:
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
+def visible(text: str) -> str:
+    """The text in one line, with escapes such as \\x1b for whatever cannot be printed.
+
+    Names in a study may be somebody else's: they must not move a terminal's cursor, hide lines or
+    add some.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
+
+
 def print_line(text: str) -> None:
-    """Print a line at once. A reader that went away, such as `head`, does not end a run."""
+    """Print a line, or several, at once; what is not `visible` is escaped.
+
+    A reader that went away, such as `head`, does not end a run.
+    """
     try:
-        print(text, flush=True)
+        print("\n".join(map(visible, text.split("\n"))), flush=True)
     except BrokenPipeError:
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - to the process's end
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines at once; a name with line breaks in it adds none."""
+    print_line("\n".join(map(visible, lines)))
 
 
 def in_terminal() -> bool:

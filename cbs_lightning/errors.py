@@ -1,13 +1,27 @@
 """What a user can mend: shown as one line, never as a traceback."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from cbs_lightning.console import visible
+
 
 class UserError(Exception):
     """A mistake outside this code; the message says in one line what to do about it."""
+
+    def __str__(self) -> str:
+        return visible(super().__str__())
+
+
+class PartlyDoneError(UserError):
+    """Some of it could not be done; `lines` tell what was, `problems` why the rest was not."""
+
+    def __init__(self, lines: Sequence[str], problems: Sequence[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.lines = lines
+        self.problems = problems
 
 
 class ConfigError(UserError, ValueError):

@@ -1,23 +1,94 @@
-"""Files that are whole or not there, whatever happens while they are written."""
+"""Files that are whole or not there, where they belong and nowhere else."""
 
+import hashlib
 import os
+import re
 import socket
+import unicodedata
+from collections.abc import Iterable
+from itertools import count
 from pathlib import Path
+from typing import BinaryIO
+
+from cbs_lightning.errors import UserError
 
 PROJECT = Path(__file__).parents[1]  # with conf/, and .git in a clone
 SCRATCH = ".tmp"
+SCRATCH_NAME = re.compile(r"\..+\.[\w.-]+\.\d+\.tmp", re.DOTALL)  # what `scratch_of` makes
 DAMAGED = ".corrupt"
+UNSAFE = re.compile(r"^\.*[^\w.=+-]+|[^\w.=+-]+|^\.+")  # in a file's name
+LONGEST_NAME = 80  # bytes of a file's, which leave room for a suffix and for `scratch_of`
+
+
+class LinkError(UserError):
+    """A symbolic link stands where this project would write or delete."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path}: a symbolic link, which is not followed; remove it")
+
+
+def inside(directory: Path, *names: str) -> Path:
+    """The path below a directory by these names, to write or to delete there.
+
+    Raise `LinkError` where one of them is a symbolic link: a study may be somebody else's, and
+    must not lead out of itself. The directory may be reached by links, which are the user's own.
+    """
+    path = directory
+    for name in names:
+        if name in ("", ".", "..") or "/" in name:
+            raise ValueError(f"{name!r} is not the name of a file")
+        path /= name
+        if path.is_symlink():
+            raise LinkError(path)
+    return path
+
+
+def file_name(text: str, longest: int = LONGEST_NAME) -> str:
+    """The text as the name of a file or a part of one; never hidden, empty or too long.
+
+    Not distinct for distinct texts: see `file_names`. `longest` counts bytes.
+    """
+    name = UNSAFE.sub(",", text) or ","
+    return name if len(name.encode()) <= longest else _with_digest(name, text, longest)
+
+
+def file_names(texts: Iterable[str]) -> dict[str, str]:
+    """Names for the files of one folder, by text; those that `file_name` calls alike get a digest.
+
+    They are distinct also on a file system that ignores case or how accents are encoded.
+    """
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for text in dict.fromkeys(texts):
+        name = file_name(text)
+        for number in count():
+            if _folded(name) not in taken:
+                break
+            name = _with_digest(file_name(text), f"{text}{number or ''}", LONGEST_NAME)
+        taken.add(_folded(name))
+        names[text] = name
+    return names
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+
+
+def _with_digest(name: str, text: str, longest: int) -> str:
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:8]
+    return f"{name.encode()[: longest - 9].decode(errors='ignore')}-{digest}"
 
 
 def write_atomically(path: Path, content: bytes, *, previous: Path | None = None) -> None:
     """Readers see the old content or the new one, also after a power cut.
 
+    A link at `path` is replaced, not followed; `path.parent` must be one that `inside` gave.
     The old content is kept as `previous`, if that is given, and lost only after the new content
     has reached the disk.
     """
     scratch = scratch_of(path)
     try:
-        with scratch.open("wb") as file:
+        with open_new(scratch) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -27,6 +98,15 @@ def write_atomically(path: Path, content: bytes, *, previous: Path | None = None
         _flush_names(path.parent)
     finally:
         scratch.unlink(missing_ok=True)
+
+
+def open_new(path: Path) -> BinaryIO:
+    """A new file to write, in place of what is there; a link is replaced, not followed."""
+    try:
+        return path.open("xb")
+    except FileExistsError:
+        path.unlink()
+        return path.open("xb")
 
 
 def scratch_of(path: Path) -> Path:
@@ -45,9 +125,12 @@ def set_aside(path: Path) -> Path:
 
 
 def remove_scratch(directory: Path) -> None:
-    """Remove what a process that died left half-written; nobody else may be writing there."""
+    """Remove what a process that died left half-written; nobody else may be writing there.
+
+    Only files are removed that have the names of `scratch_of`."""
     for path in directory.glob(f".*{SCRATCH}"):
-        path.unlink(missing_ok=True)
+        if SCRATCH_NAME.fullmatch(path.name) and (path.is_symlink() or not path.is_dir()):
+            path.unlink(missing_ok=True)
 
 
 def _flush_names(directory: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cbs_lightning.callbacks.recorder import TrajectoryRecorder
+from cbs_lightning.files import open_new
 from cbs_lightning.results.events import EventWriter, event_path, event_paths
 
 SUFFIX = ".curves"
@@ -90,7 +91,7 @@ class LogCurves(L.Callback):
 
     def _begin(self, steps_per_point: int) -> None:
         older = event_paths(self.directory, SUFFIX)
-        self._file = event_path(self.directory, SUFFIX).open("wb")
+        self._file = open_new(event_path(self.directory, SUFFIX))
         self._events = EventWriter(self._file, descriptions=DESCRIPTIONS)
         self._events.restart()
         for path in older:

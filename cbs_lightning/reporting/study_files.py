@@ -1,8 +1,12 @@
 """Everything that `make figures` writes for a study: summary, answer, tables and figures."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from cbs_lightning.analysis.study import Study, read
+from cbs_lightning.errors import PartlyDoneError
+from cbs_lightning.files import LinkError, inside, remove_scratch
 from cbs_lightning.reporting.figures.write import write_figures
 from cbs_lightning.reporting.recommendation_file import write_recommendations
 from cbs_lightning.reporting.summary_file import write_summary
@@ -10,27 +14,71 @@ from cbs_lightning.reporting.tables import write_tables
 from cbs_lightning.reporting.tensorboard import write_sweep_events
 from cbs_lightning.results.locks import held
 
+TABLES = "tables"
+
 
 def write_study(directory: Path) -> list[str]:
     """Write a study's summary, answer, tables and figures; return the lines that tell of them."""
     study, lines = read(directory)
-    return lines if study is None else [*lines, *study.summary_lines(), *write_files(study)]
+    if study is None:
+        return lines
+    lines += study.summary_lines()
+    try:
+        return [*lines, *write_files(study)]
+    except PartlyDoneError as error:
+        raise PartlyDoneError([*lines, *error.lines], error.problems) from None
+    except LinkError as error:
+        raise PartlyDoneError(lines, [str(error)]) from None
 
 
 def write_files(study: Study) -> list[str]:
-    """Write all that is made of a study; return the lines that tell where."""
+    """Write all that is made of a study; return the lines that tell where.
+
+    A link out of the study is not followed: `PartlyDoneError` names it, after the rest is written.
+    """
+    lines: list[str] = []
+    refused: list[str] = []
+    images: dict[str, bytes] = {}
     with held(study.directory):
-        summary = write_summary(study.directory, study.rows)
-        tables = write_tables(study.directory / "tables", study.name, study.curves)
-        answer_file = write_recommendations(
-            study.directory, study.recommendations, study.across, study.lr_comparisons
-        )
-        pictures = write_figures(study)
-        images = {path.stem: path.read_bytes() for path in pictures[1:] if path.suffix == ".png"}
-    write_sweep_events(study.directory, study.curves, images)
-    return [
-        f"  Figures: {' '.join(map(str, pictures[:1]))}, and each as PNG and PDF beside it",
-        f"  Tables: {tables[0].with_suffix('')}{', '.join(path.suffix for path in tables)}",
-        f"  The answer for scripts: {answer_file}",
-        f"  Every threshold and rule: {summary}",
-    ]
+        remove_scratch(study.directory)
+        for write in (_write_summary, _write_answer, _write_tables, _write_figures):
+            with _collected(refused):
+                lines.insert(0, write(study, images))
+    with _collected(refused):
+        write_sweep_events(study.directory, study.curves, images)
+    if refused:
+        raise PartlyDoneError(lines, refused)
+    return lines
+
+
+@contextmanager
+def _collected(refused: list[str]) -> Iterator[None]:
+    try:
+        yield
+    except LinkError as error:
+        refused.append(str(error))
+
+
+def _write_figures(study: Study, images: dict[str, bytes]) -> str:
+    """Fills in `images`, the PNG files by name."""
+    pictures = write_figures(study)
+    images |= {path.stem: path.read_bytes() for path in pictures[1:] if path.suffix == ".png"}
+    return f"  Figures: {' '.join(map(str, pictures[:1]))}, and each as PNG and PDF beside it"
+
+
+def _write_tables(study: Study, _: object) -> str:
+    directory = inside(study.directory, TABLES)
+    remove_scratch(directory)
+    tables = write_tables(directory, study.name, study.curves)
+    return f"  Tables: {tables[0].with_suffix('')}{', '.join(path.suffix for path in tables)}"
+
+
+def _write_answer(study: Study, _: object) -> str:
+    path = write_recommendations(
+        study.directory, study.recommendations, study.across, study.lr_comparisons
+    )
+    return f"  The answer for scripts: {path}"
+
+
+def _write_summary(study: Study, _: object) -> str:
+    return f"  Every threshold and rule: {write_summary(study.directory, study.rows)}"

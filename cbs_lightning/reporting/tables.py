@@ -1,6 +1,7 @@
 """The paper's tables, time and accuracy per batch size, as CSV, Markdown and LaTeX."""
 
 import csv
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import StringIO
@@ -9,6 +10,7 @@ from statistics import median
 
 from cbs_lightning.analysis.curves import BatchSizePoint, Curve
 from cbs_lightning.files import write_atomically
+from cbs_lightning.reporting.escaping import csv_cell, latex, markdown
 from cbs_lightning.reporting.paper import PaperCell, paper_cells
 from cbs_lightning.results.result import Result
 
@@ -73,6 +75,7 @@ def _median(runs: tuple[Result, ...], value: Callable[[Result], float | None]) -
 
 
 def write_tables(directory: Path, study: str, curves: list[Curve]) -> list[Path]:
+    """Write the tables to a directory that `inside` gave, and that is made if need be."""
     rows = table_rows(study, curves)
     directory.mkdir(parents=True, exist_ok=True)
     forms = {"csv": csv_table(rows), "md": markdown_tables(rows), "tex": latex_tables(rows)}
@@ -92,7 +95,7 @@ def csv_table(rows: list[Row]) -> str:
         cell = row.paper
         writer.writerow(
             [
-                *(getattr(row, name) for name in header),
+                *(csv_cell(getattr(row, name)) for name in header),
                 *((int(cell.reached), cell.accuracy, cell.seconds) if cell else ("", "", "")),
             ]
         )
@@ -102,7 +105,7 @@ def csv_table(rows: list[Row]) -> str:
 def markdown_tables(rows: list[Row]) -> str:
     parts = []
     for variant, header, cells in _tables_of_text(rows):
-        lines = [f"### {variant}", "", _line(header), _line(["---:"] * len(header))]
+        lines = [f"### {markdown(variant)}", "", _line(header), _line(["---:"] * len(header))]
         parts.append("\n".join(lines + [_line(cell) for cell in cells]) + "\n")
     return "\n".join(parts)
 
@@ -111,12 +114,12 @@ def latex_tables(rows: list[Row]) -> str:
     parts = []
     for variant, header, cells in _tables_of_text(rows):
         lines = [
-            rf"\begin{{table}}\caption{{{_latex(variant)}}}\centering",
+            rf"\begin{{table}}\caption{{{latex(variant)}}}\centering",
             rf"\begin{{tabular}}{{{'r' * len(header)}}}",
             r"\hline",
-            " & ".join(map(_latex, header)) + r" \\",
+            " & ".join(map(_latex_header, header)) + r" \\",
             r"\hline",
-            *(" & ".join(map(_latex, cell)) + r" \\" for cell in cells),
+            *(" & ".join(map(latex, cell)) + r" \\" for cell in cells),
             r"\hline",
             r"\end{tabular}\end{table}",
         ]
@@ -159,9 +162,5 @@ def _line(cells: list[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _latex(text: str) -> str:
-    for plain, escaped in (("%", r"\%"), ("_", r"\_"), ("K·b", "$Kb$"), ("K", "$K$")):
-        if plain == "K" and "$" in text:
-            continue
-        text = text.replace(plain, escaped)
-    return text
+def _latex_header(text: str) -> str:
+    return re.sub("K(·b)?", lambda found: "$Kb$" if found[1] else "$K$", latex(text))

@@ -1,14 +1,13 @@
 """A study's curves and figures for TensorBoard: steps and SFO against batch size."""
 
 import math
-import shutil
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.custom_scalar import metadata as custom_scalars
 from tensorboard.plugins.custom_scalar.layout_pb2 import (
@@ -21,10 +20,9 @@ from tensorboard.plugins.image import metadata as images
 from tensorboard.util.tensor_util import make_tensor_proto
 
 from cbs_lightning.analysis.curves import BatchSizePoint, Curve
-from cbs_lightning.files import remove_scratch
+from cbs_lightning.files import file_names, inside, remove_scratch
 from cbs_lightning.results.events import EventWriter, event_paths, replace_events
 from cbs_lightning.results.locks import held
-from cbs_lightning.results.store import readable
 
 SWEEP = "_sweep"  # TensorBoard lists it before the runs
 FIRST = 0.0  # where it goes by when they began
@@ -49,40 +47,55 @@ def write_sweep_events(
     A curve has a point at each batch size that all seeds reached the threshold with, the median.
     `pictures`: PNG by figure's name, in the order to show them in.
     """
-    with suppress(Timeout), _sweep_held(study_directory):
-        _write_curves(study_directory / SWEEP, study_curves)
-        _write_page(study_directory / SWEEP, pictures)
+    directory = _sweep_directory(study_directory)
+    with suppress(Timeout), held(directory, SECONDS_TO_WAIT):
+        _write_curves(directory, study_curves)
+        _write_page(directory, pictures)
 
 
 def write_sweep_curves(study_directory: Path, study_curves: list[Curve]) -> None:
     """Write the curves alone; the layout and figures stay as they are."""
-    with suppress(Timeout), _sweep_held(study_directory):
-        _write_curves(study_directory / SWEEP, study_curves)
+    directory = _sweep_directory(study_directory)
+    with suppress(Timeout), held(directory, SECONDS_TO_WAIT):
+        _write_curves(directory, study_curves)
 
 
 def has_page(study_directory: Path) -> bool:
     return bool(event_paths(study_directory / SWEEP, PAGE))
 
 
-def _sweep_held(study_directory: Path) -> FileLock:
-    (study_directory / SWEEP).mkdir(exist_ok=True)
-    return held(study_directory / SWEEP, SECONDS_TO_WAIT)
+def _sweep_directory(study_directory: Path) -> Path:
+    """It exists, and is no link."""
+    directory = inside(study_directory, SWEEP)
+    directory.mkdir(exist_ok=True)
+    return directory
 
 
 def _write_curves(directory: Path, study_curves: list[Curve]) -> None:
     sizes = [point.batch_size for curve in study_curves for point in curve.points]
     octaves = all(size.bit_count() == 1 for size in sizes)
-    shown: dict[str, Curve] = {}
-    for curve in study_curves:
-        if _points(curve):
-            name = readable(curve.variant) + ("" if octaves else OF_HUNDREDTHS)
-            shown[name if name not in shown else f"{name}+{len(shown)}"] = curve
-    for name, curve in shown.items():
-        (directory / name).mkdir(exist_ok=True)
-        replace_events(directory / name, CURVE, _curve_events(curve, octaves))
+    shown = {curve.variant: curve for curve in study_curves if _points(curve)}
+    names = {
+        variant: name + ("" if octaves else OF_HUNDREDTHS)
+        for variant, name in file_names(shown).items()
+    }
+    for variant, curve in shown.items():
+        own = inside(directory, names[variant])
+        own.mkdir(exist_ok=True)
+        remove_scratch(own)
+        replace_events(own, CURVE, _curve_events(curve, octaves))
     for older in directory.iterdir():
-        if older.is_dir() and older.name not in shown:
-            shutil.rmtree(older)
+        if older.name not in names.values() and older.is_dir() and not older.is_symlink():
+            _remove_curve(older)
+
+
+def _remove_curve(directory: Path) -> None:
+    """Remove what `_write_curves` wrote, and the directory unless something else is in it."""
+    remove_scratch(directory)
+    for path in event_paths(directory, CURVE):
+        path.unlink()
+    with suppress(OSError):
+        directory.rmdir()
 
 
 def _curve_events(curve: Curve, octaves: bool) -> bytes:

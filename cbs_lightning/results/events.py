@@ -29,7 +29,9 @@ def event_path(directory: Path, suffix: str) -> Path:
 
 
 def event_paths(directory: Path, suffix: str) -> list[Path]:
-    return sorted(directory.glob(f"{PREFIX}.*{suffix}"))
+    """The event files of a suffix, which are this project's; never a directory or a link."""
+    found = sorted(directory.glob(f"{PREFIX}.*{suffix}"))
+    return [path for path in found if path.is_file() and not path.is_symlink()]
 
 
 def replace_events(directory: Path, suffix: str, content: bytes) -> None:

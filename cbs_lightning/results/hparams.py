@@ -8,6 +8,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams import api_pb2, metadata
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionStartInfo
 
+from cbs_lightning.console import visible
 from cbs_lightning.results.events import EventWriter, replace_events
 from cbs_lightning.results.result import Result, Status
 
@@ -78,5 +79,6 @@ def _tag(metric: str) -> str:
 
 def _text(result: Result, name: str) -> str:
     if name == "settings":
-        return " ".join(f"{key}={value}" for key, value in result.hyperparameters.items())
-    return str(getattr(result, name))
+        settings = result.hyperparameters.items()
+        return visible(" ".join(f"{key}={value}" for key, value in settings))
+    return visible(str(getattr(result, name)))

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from cbs_lightning.files import write_atomically
+from cbs_lightning.files import inside, write_atomically
 from cbs_lightning.results.result import Result, Status
 
 SECONDS_BETWEEN_READS = 1
@@ -30,6 +30,7 @@ class SfoLimit:
         return None
 
     def write(self, sfo: float | None) -> None:
+        inside(self.path.parents[1], self.path.parent.name)
         if sfo is None:
             self.path.unlink(missing_ok=True)
         elif sfo != self.read():

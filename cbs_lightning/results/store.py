@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from io import BytesIO
@@ -11,7 +10,7 @@ from typing import Any, TypeVar, get_origin, get_type_hints
 
 import numpy as np
 
-from cbs_lightning.files import write_atomically
+from cbs_lightning.files import file_name, write_atomically
 from cbs_lightning.results.hparams import write_hparams
 from cbs_lightning.results.result import Result, Run, Status
 from cbs_lightning.results.trajectory import (
@@ -27,6 +26,7 @@ CONFIG = "config.yaml"
 CHECKPOINT = "last.ckpt"
 PREVIOUS_CHECKPOINT = "previous.ckpt"
 ERROR = "error.txt"
+LONGEST_DIRECTORY = 255  # bytes of its name, as file systems have it
 DIGEST = "digest"  # in a result
 
 
@@ -50,13 +50,8 @@ class Broken:
 def run_directory(
     output_dir: Path, study: str, variant: str, batch_size: int, seed: int, config_hash: str
 ) -> Path:
-    name = f"{readable(variant)}-b{batch_size}-seed{seed}-{config_hash[:8]}"
-    return output_dir / study / name
-
-
-def readable(variant: str) -> str:
-    """A variant as part of a path."""
-    return re.sub(r"[^\w.=+-]+", ",", variant)
+    end = f"-b{batch_size}-seed{seed}-{config_hash[:8]}"
+    return output_dir / study / (file_name(variant, LONGEST_DIRECTORY - len(end)) + end)
 
 
 def publish(directory: Path, result: Result) -> None:

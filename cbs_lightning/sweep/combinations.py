@@ -9,10 +9,10 @@ from cbs_lightning.config.checks import check
 from cbs_lightning.config.identity import run_directory
 from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.errors import ConfigError
+from cbs_lightning.files import file_name
 from cbs_lightning.optim.learning_rate import Scaling
 from cbs_lightning.results.result import Result, Run
 from cbs_lightning.results.sfo_limit import SfoLimit
-from cbs_lightning.results.store import readable
 from cbs_lightning.search.search import Search, Verdict
 from cbs_lightning.search.settings import SearchSettings
 from cbs_lightning.search.trials import Cell, Trial
@@ -144,4 +144,4 @@ def _sfo_limit_file(cfg: RunConfig, others: Overrides, search: Search) -> Path:
     """The same for the same search, whoever calls it."""
     text = "\n".join([*others, repr(cfg.stop), repr(search)])
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return run_directory(cfg).parent / FOLDER / f"{readable(cfg.names.variant)}-{digest}"
+    return run_directory(cfg).parent / FOLDER / f"{file_name(cfg.names.variant)}-{digest}"

@@ -6,13 +6,14 @@ from pathlib import Path
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from cbs_lightning.analysis.curves import Curve, curves
 from cbs_lightning.analysis.lr_comparison import lr_comparisons, tuned_curves
 from cbs_lightning.analysis.recommend import recommend
 from cbs_lightning.analysis.study import Study, left_out
-from cbs_lightning.console import count_of, duration, print_line
-from cbs_lightning.errors import output_errors
+from cbs_lightning.console import count_of, duration, print_line, print_lines, visible
+from cbs_lightning.errors import PartlyDoneError, output_errors
 from cbs_lightning.results.result import Request, Result, Status, answer
 from cbs_lightning.results.store import read_study
 
@@ -38,7 +39,7 @@ def report(
         console.print(f"With {count_of(len(earlier), 'earlier run')} of the study:")
     written = [study for path, study in read.items() if studies[path] and study.runs]
     for line in _answer([*found, *earlier], written):
-        console.print(line, highlight=False)
+        console.print(visible(line), markup=False, highlight=False, emoji=False)
     for path, wanted in studies.items():
         _finish(path, read.get(path) if wanted else None)
 
@@ -49,7 +50,8 @@ def _table(results: list[Result | None], directories: list[Path]) -> Table:
         table.add_column(name, justify="left" if name in ("optimizer", "status") else "right")
     for result, directory in zip(results, directories, strict=True):
         if result is None:
-            table.add_row(directory.name, "", "", f"[red]{Status.FAILED}[/red]")
+            failed = Text(Status.FAILED, style="red")
+            table.add_row(Text(visible(directory.name)), "", "", failed)
         else:
             table.add_row(*_cells(result))
     return table
@@ -90,10 +92,18 @@ def _write(study: Study) -> None:
     from cbs_lightning.reporting.study_files import write_files
 
     lines = left_out(study)
+    refused = None
     if study.runs:
         print_line(f"{study.name}: drawing {count_of(len(study.runs), 'run')} ...")
-        lines += [*write_files(study), f"  Report: {write_page(study)}"]
-    print_line("\n".join(lines))
+        try:
+            lines += write_files(study)
+        except PartlyDoneError as error:
+            lines += error.lines
+            refused = error
+        lines.append(f"  Report: {write_page(study)}")
+    print_lines(lines)
+    if refused is not None:
+        raise refused
 
 
 def _earlier_runs(
@@ -120,13 +130,14 @@ def _sfo(result: Result) -> str:
     return f"{result.sfo:,}" if result.sfo is not None else "-"
 
 
-def _cells(result: Result) -> tuple[str, ...]:
+def _cells(result: Result) -> tuple[str | Text, ...]:
+    """Names are text, never markup."""
     style = "green" if result.status is Status.REACHED else "yellow"
     return (
-        result.variant,
+        Text(visible(result.variant)),
         str(result.batch_size),
         str(result.seed),
-        f"[{style}]{result.status}[/{style}]",
+        Text(str(result.status), style=style),
         f"{result.steps:,}" if result.steps is not None else "-",
         _sfo(result),
         f"{result.accuracy:.2%}" if result.accuracy is not None else "-",

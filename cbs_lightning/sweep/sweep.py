@@ -18,6 +18,7 @@ from cbs_lightning.config.identity import run_directory
 from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.console import INTERRUPTED, count_of, print_line
 from cbs_lightning.errors import UserError, output_errors
+from cbs_lightning.files import inside
 from cbs_lightning.reporting.live_study import LiveStudy
 from cbs_lightning.results.result import UNFINISHED, Result
 from cbs_lightning.results.sfo_limit import SfoLimit
@@ -167,7 +168,7 @@ def _exit_if_stopped(stop: StopFile | None) -> None:
 def _shared_folder(configs: Configs) -> Path:
     """Where jobs on other machines can report how far they are."""
     first = next(iter(configs.values()))
-    folder = run_directory(first).parent / slurm.FOLDER
+    folder = inside(run_directory(first).parent, slurm.FOLDER)
     with output_errors(Path(first.output_dir)):
         folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -12,7 +12,7 @@ from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.console import print_line
 from cbs_lightning.data import ImageDataModule
 from cbs_lightning.errors import UserError, output_errors
-from cbs_lightning.files import remove_scratch, set_aside
+from cbs_lightning.files import LinkError, remove_scratch, set_aside
 from cbs_lightning.results import store
 from cbs_lightning.results.locks import BusyError, locked
 from cbs_lightning.results.result import (
@@ -105,10 +105,12 @@ def stored_run(cfg: RunConfig) -> Run | None:
 
 
 def publish_answer(cfg: RunConfig, sfo_limit: SfoLimit | None) -> None:
-    """Store what the stored losses say to the request, unless another process works on the run."""
+    """Store what the stored losses say to the request.
+
+    Not where another process works on the run, or where its directory is a link."""
     directory = run_directory(cfg)
     with (
-        suppress(BusyError),
+        suppress(BusyError, LinkError),
         output_errors(Path(cfg.output_dir)),
         locked(directory, run_title(cfg), wait=False),
     ):

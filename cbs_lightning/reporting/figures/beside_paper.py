@@ -48,7 +48,7 @@ def draw_beside_paper(study: str, rows: list[Row]) -> Figure:
         lower.set_ylabel("Training accuracy (%)")
         lower.set_xlabel("Batch size b")
         upper.set_title(f"{shorten(study)}: beside the paper's tables", loc="left")
-        handles = [key(v, color=colors[v], marker=markers[v], ms=3.8) for v in variants]
+        handles = [key(shorten(v), color=colors[v], marker=markers[v], ms=3.8) for v in variants]
         sources = [
             key("here", marker="o", ms=3.8),
             key("the paper, on a V100 GPU", marker="o", ls=":", lw=0.8, **HOLLOW),

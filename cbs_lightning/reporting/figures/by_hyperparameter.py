@@ -51,7 +51,7 @@ def draw_by_hyperparameter(study: str, panels: list[Panel]) -> Figure:
         grid[0, 0].set_ylabel(f"Steps K to loss ≤ {threshold:g}")
         grid[1, 0].set_ylabel("Bound on VI(K, θ)")
         seeds = {run.seed for panel in panels for run in panel.runs}
-        title = f"{shorten(study)}: {panels[0].optimizer}, b = {panels[0].batch_size}, "
+        title = f"{shorten(study)}: {shorten(panels[0].optimizer)}, b = {panels[0].batch_size}, "
         title += f"rule {panels[0].runs[0].rule}, {count_of(len(seeds), 'seed')}"
         grid[0, 0].set_title(title, loc="left")
         figure.legend(handles=_handles(panels), loc="outside upper right", ncols=4)

@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from cbs_lightning.console import visible
 from cbs_lightning.files import write_atomically
 from cbs_lightning.reporting.colors import marks_of
 
@@ -49,7 +50,9 @@ UNREACHED_ROW = 0.045  # of the axes' height, at their top
 
 
 def shorten(name: str, longest: int = LONGEST_NAME) -> str:
-    """Shorten a name, and escape dollars, between which matplotlib expects mathematics."""
+    """Shorten a name, which becomes text: matplotlib takes what is between dollars for mathematics,
+    and cannot draw some characters."""
+    name = visible(name)
     short = name if len(name) <= longest else f"{name[: longest - 3]}..."
     return short.replace("$", r"\$")
 

@@ -1,6 +1,6 @@
 """All figures of a study, written as PNG and PDF."""
 
-import hashlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from cbs_lightning.analysis.hyperparameters import by_optimizer
 from cbs_lightning.analysis.study import Study
-from cbs_lightning.files import write_atomically
+from cbs_lightning.files import file_names, inside, remove_scratch, write_atomically
 from cbs_lightning.reporting.figures.beside_paper import draw_beside_paper
 from cbs_lightning.reporting.figures.by_batch_size import QUANTITIES, draw
 from cbs_lightning.reporting.figures.by_hyperparameter import draw_by_hyperparameter
@@ -20,17 +20,18 @@ from cbs_lightning.reporting.figures.style import write_figure
 from cbs_lightning.reporting.figures.tradeoff import draw_tradeoff
 from cbs_lightning.reporting.paper import paper_cells
 from cbs_lightning.reporting.tables import table_rows
-from cbs_lightning.results.store import readable
 
 FIGURES = "figures"
 CONTACT_SHEET = "contact_sheet.png"
 WRITTEN = ".written"  # the names of the files, so that stale ones are known
-LONGEST_NAME = 80  # characters of a file's
+LONGEST_LIST = 2**20  # bytes of that
+FIGURE = re.compile(r"[\w,=+-][\w.,=+-]*\.(png|pdf)")  # a name from `file_names`, with a suffix
 
 
 def write_figures(study: Study) -> list[Path]:
     """Write all figures and remove those no longer drawn; return the paths, contact sheet first."""
-    directory = study.directory / FIGURES
+    directory = inside(study.directory, FIGURES)
+    remove_scratch(directory)
     pictures: list[Path] = []
     for name, figure in figures_of(study):
         pictures += write_figure(figure, directory / name)
@@ -42,17 +43,35 @@ def write_figures(study: Study) -> list[Path]:
 
 
 def _remove_others(manifest: Path, pictures: list[Path]) -> None:
-    """Remove the files that were written the last time, but not now."""
-    before = manifest.read_text().splitlines() if manifest.exists() else []
+    """Remove the figures that were written the last time, but not now."""
     names = [path.name for path in pictures]
-    for name in set(before) - set(names):
-        (manifest.parent / name).unlink(missing_ok=True)
+    for name in listed(manifest) - set(names):
+        path = manifest.parent / name
+        if path.is_file() and not path.is_symlink():
+            path.unlink()
     manifest.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(manifest, "".join(f"{name}\n" for name in names).encode())
 
 
+def listed(manifest: Path) -> set[str]:
+    """The figures that a list of them names, each by a bare name.
+
+    The list may be somebody else's: other lines do not count, nor does a list that is a link or
+    cannot be read.
+    """
+    if manifest.is_symlink() or not manifest.is_file():
+        return set()
+    try:
+        with manifest.open("rb") as file:
+            lines = file.read(LONGEST_LIST).decode().split("\n")
+    except (OSError, UnicodeDecodeError):
+        return set()
+    return {line for line in lines if FIGURE.fullmatch(line)}
+
+
 def figures_of(study: Study) -> Iterator[tuple[str, Figure]]:
     """Draw the study's figures one by one, the most telling first, with their names."""
+    names = _names(study)
     paper = paper_cells(study.name)
     found: dict[str, Figure | None] = {}
     if study.over_batch_sizes:
@@ -61,7 +80,7 @@ def figures_of(study: Study) -> Iterator[tuple[str, Figure]]:
             yield name, draw(study.name, study.curves, name, cells)
         found["tradeoff"] = draw_tradeoff(study.name, study.curves, study.recommendations)
     for compared in study.lr_comparisons:
-        name = _file_name(f"lr_scaling_{compared.variant}")
+        name = names[f"lr_scaling_{compared.variant}"]
         found[name] = draw_lr_scaling(study.name, compared)
     found["critical_batch"] = draw_by_threshold(study.name, study.across)
     for name, figure in found.items():
@@ -71,13 +90,18 @@ def figures_of(study: Study) -> Iterator[tuple[str, Figure]]:
         yield "paper", draw_beside_paper(study.name, table_rows(study.name, study.curves))
     for variant, group in study.loss_curves.items():
         if len({curve.result.batch_size for curve in group}) > 1:
-            yield _file_name(f"losses_{variant}"), draw_losses(study.name, group)
+            yield names[f"losses_{variant}"], draw_losses(study.name, group)
     for optimizer, panels in by_optimizer(study.panels).items():
-        yield f"hyperparameters_{optimizer}", draw_by_hyperparameter(study.name, panels)
+        name = names[f"hyperparameters_{optimizer}"]
+        yield name, draw_by_hyperparameter(study.name, panels)
 
 
-def _file_name(name: str) -> str:
-    safe = readable(name)
-    if len(safe) <= LONGEST_NAME:
-        return safe
-    return f"{safe[: LONGEST_NAME - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+def _names(study: Study) -> dict[str, str]:
+    """The file names of the figures that are called after a variant or an optimizer."""
+    return file_names(
+        [
+            *(f"lr_scaling_{compared.variant}" for compared in study.lr_comparisons),
+            *(f"losses_{variant}" for variant in study.loss_curves),
+            *(f"hyperparameters_{optimizer}" for optimizer in by_optimizer(study.panels)),
+        ]
+    )

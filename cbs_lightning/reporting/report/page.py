@@ -7,8 +7,8 @@ from pathlib import Path
 from string import Template
 
 from cbs_lightning.analysis.study import Study, read
-from cbs_lightning.console import count_of
-from cbs_lightning.files import write_atomically
+from cbs_lightning.console import count_of, visible
+from cbs_lightning.files import remove_scratch, write_atomically
 from cbs_lightning.reporting.report.content import content
 from cbs_lightning.results.locks import held
 
@@ -27,6 +27,7 @@ def write_page(study: Study) -> Path:
     path = study.directory / REPORT
     content_now = page(study).encode()
     with held(study.directory):
+        remove_scratch(study.directory)
         write_atomically(path, content_now)
     return path
 
@@ -34,9 +35,9 @@ def write_page(study: Study) -> Path:
 def page(study: Study) -> str:
     values = json.dumps(content(study), separators=(",", ":"), allow_nan=False)
     return Template(_part("page.html")).substitute(
-        title=html.escape(f"{study.name}: which batch size?"),
-        study=html.escape(study.name),
-        asked=html.escape(f"{study.request_in_words}, {count_of(len(study.runs), 'run')}"),
+        title=_text(f"{study.name}: which batch size?"),
+        study=_text(study.name),
+        asked=_text(f"{study.request_in_words}, {count_of(len(study.runs), 'run')}"),
         answers="\n".join(_answer(found.summary_lines()) for found in study.recommendations),
         style=_part("page.css"),
         libraries="\n".join(_part(name) for name in LIBRARIES),
@@ -47,8 +48,12 @@ def page(study: Study) -> str:
 
 def _answer(lines: list[str]) -> str:
     """An item of the list of answers, as the page's script writes it, for readers without one."""
-    first, *others = (html.escape(line.strip()) for line in lines)
+    first, *others = (_text(line.strip()) for line in lines)
     return f"<li><strong>{first}</strong>{''.join(f'<p>{line}</p>' for line in others)}</li>"
+
+
+def _text(text: str) -> str:
+    return html.escape(visible(text))
 
 
 def _part(name: str) -> str:

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.segment import ControlType
 from rich.text import Text
 
-from cbs_lightning.console import count_of, duration
+from cbs_lightning.console import count_of, duration, visible
 from cbs_lightning.results.result import Status
 from cbs_lightning.sweep.live.board import Board, JobState, Phase
 from cbs_lightning.sweep.live.time_left import sweep_seconds_left
@@ -66,7 +66,7 @@ class LiveTable:
 
     def print_lines(self) -> None:
         if lines := self.board.new_lines():
-            self.live.console.print(Text("\n".join(lines)), soft_wrap=True)
+            self.live.console.print(Text("\n".join(map(visible, lines))), soft_wrap=True)
 
     def _erase_wrapped(self, width: int) -> None:
         """What is shown takes more lines since the terminal got narrower, which rich ignores."""
@@ -138,7 +138,7 @@ class Layout:
             threshold=max(len(f"{job.threshold:g}") for job in jobs),
         )
         room = width - len(layout.header())
-        longest = max(len("optimizer"), *(len(job.variant) for job in jobs))
+        longest = max(len("optimizer"), *(len(visible(job.variant)) for job in jobs))
         shortest_bar = SHORTEST_BAR if room >= SHORTEST_BAR + len("optimizer") else 0
         variant = max(1, min(longest, room - shortest_bar))
         return replace(layout, variant=variant, bar=max(0, min(LONGEST_BAR, room - variant)))
@@ -155,7 +155,7 @@ class Layout:
     def row(self, job: JobState) -> Text:
         return self._line(
             str(job.job),
-            shortened(job.variant, self.variant),
+            shortened(visible(job.variant), self.variant),
             str(job.batch_size),
             str(job.seed),
             _epoch(job),

@@ -14,7 +14,7 @@ from cbs_lightning.config.identity import run_directory, run_title
 from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.console import count_of, print_line
 from cbs_lightning.errors import UserError
-from cbs_lightning.files import scratch_of
+from cbs_lightning.files import inside, scratch_of
 from cbs_lightning.results.locks import BusyError
 from cbs_lightning.results.result import Result, Status, describe
 from cbs_lightning.sweep.job import SweepJob
@@ -70,7 +70,7 @@ class RunJob:
     def submitted(self, job: Job[JobReturn]) -> None:
         self.job, self.earlier = job, False
         link = scratch_of(self.log)
-        self.log.parent.mkdir(parents=True, exist_ok=True)
+        inside(self.directory.parent, slurm.FOLDER).mkdir(parents=True, exist_ok=True)
         link.unlink(missing_ok=True)
         link.symlink_to(os.path.relpath(job.paths.stdout.resolve(), self.log.parent.resolve()))
         link.replace(self.log)
