@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cbs_lightning.fit import fit
+from cbs_lightning.reporting.study_files import write_study
 
 ROOT = Path(__file__).parents[1]
 ANSWER = (ROOT / "docs" / "answer.md").read_text()
@@ -51,6 +52,18 @@ def test_the_examples_of_fits_and_theory_run_and_print_what_they_say(text, capsy
         said = re.findall(r"^print\(.*\)  # (.*)$", block, re.MULTILINE)
         for line, wanted in zip(capsys.readouterr().out.splitlines(), said, strict=True):
             assert line == wanted.partition(":")[0]
+
+
+def test_the_example_of_a_trainer_of_ones_own_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "own_model.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(block, {})
+    lines = capsys.readouterr().out.splitlines()
+    found = [line.split() for line in lines if line.split()[1:2] == ["reached"]]
+    assert [int(row[0]) for row in found] == [8, 16, 32, 64]
+    assert all(int(row[0]) * int(row[2]) == int(row[3]) for row in found)
+    assert any("use b =" in line for line in write_study(tmp_path / "outputs" / "mine"))
 
 
 def test_the_table_of_published_curves():
