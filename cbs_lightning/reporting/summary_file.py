@@ -10,7 +10,7 @@ from cbs_lightning.files import write_atomically
 from cbs_lightning.results.result import Result
 
 SUMMARY = "summary.csv"
-LEFT_OUT = ("versions", "configuration")
+LEFT_OUT = ("versions", "configuration", "trajectory_digest")
 
 
 def write_summary(directory: Path, rows: list[Result]) -> Path:
