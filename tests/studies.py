@@ -1,6 +1,7 @@
 """Studies made up for tests: run directories with losses that cross 1.0 where they are told to."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -87,6 +88,7 @@ def make_run(
         commit="0123abc",
         configuration={"batch_size": batch_size, "stop": {"loss": 1.0, "rule": "epoch"}},
         machine="a machine",
+        trajectory_digest=trajectory.digest(),
     )
     result = answer(result, trajectory, Request(1.0, RuleName.EPOCH, N))
     directory = store.run_directory(
@@ -97,6 +99,15 @@ def make_run(
     store.write_trajectory(directory, trajectory)
     store.write_result(directory, result)
     return result
+
+
+def rewrite(directory: Path, trajectory: Trajectory, **changed: Any) -> None:
+    """The run as if it had had these losses."""
+    result = replace(store.read_result(directory), **changed)
+    result = replace(result, steps_run=len(trajectory), trajectory_digest=trajectory.digest())
+    result = answer(result, trajectory, Request(result.threshold, result.rule, result.window))
+    store.write_trajectory(directory, trajectory)
+    store.write_result(directory, result)
 
 
 def make_study(study: Path) -> None:

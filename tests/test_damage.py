@@ -201,17 +201,82 @@ def test_a_wrong_digit_anywhere_in_a_result_is_found_out(tmp_path, finished):
         assert found == expected  # a last digit may not change the number
 
 
+def _without(*path):
+    """The checkpoint, less what is there."""
+
+    def damage(checkpoint):
+        values = checkpoint
+        for key in path[:-1]:
+            values = values[key]
+        del values[path[-1]]
+        return checkpoint
+
+    return damage
+
+
+def _with(value, *path):
+    """The checkpoint with something else there; a function makes it of what there was."""
+
+    def damage(checkpoint):
+        values = checkpoint
+        for key in path[:-1]:
+            values = values[key]
+        values[path[-1]] = value(values[path[-1]]) if callable(value) else value
+        return checkpoint
+
+    return damage
+
+
+RECORDER = ("callbacks", "TrajectoryRecorder")
+TIMED = ("callbacks", "TimedCheckpoint")
+OPTIMIZER = ("optimizer_states", 0)
+FIT = ("loops", "fit_loop")
 FOREIGN = {
     "nothing": lambda checkpoint: {},
     "no dictionary": lambda checkpoint: torch.zeros(3),
     "weights alone": lambda checkpoint: {"state_dict": checkpoint["state_dict"]},
-    "another configuration": lambda checkpoint: _of_another_configuration(checkpoint),
-}
-
-
-def _of_another_configuration(checkpoint):
-    checkpoint["callbacks"]["TimedCheckpoint"]["origin"]["config_hash"] = "0" * 16
-    return checkpoint
+    "another configuration": _with("0" * 16, *TIMED, "origin", "config_hash"),
+    "no origin": _without(*TIMED, "origin"),
+    "no threads": _without(*TIMED, "origin", "threads"),
+    "a billion threads": _with(10**9, *TIMED, "origin", "threads"),
+    "no step": _with(0, "global_step"),
+    "a step before": _with(6, "global_step"),
+    "no weights": _with({}, "state_dict"),
+    "weights of another shape": _with(torch.zeros(3), "state_dict", "net.0.weight"),
+    "weights of another type": _with(lambda old: old.double(), "state_dict", "net.0.weight"),
+    "a layer more": _with(torch.zeros(3), "state_dict", "net.7.weight"),
+    "a layer fewer": _without("state_dict", "net.0.bias"),
+    "no optimizers": _with([], "optimizer_states"),
+    "an optimizer that never stepped": _with({}, *OPTIMIZER, "state"),
+    "a parameter without state": _without(*OPTIMIZER, "state", 3),
+    "moments of another shape": _with(torch.zeros(3), *OPTIMIZER, "state", 0, "exp_avg"),
+    "no second moments": _without(*OPTIMIZER, "state", 0, "exp_avg_sq"),
+    "another learning rate": _with(0.5, *OPTIMIZER, "param_groups", 0, "lr"),
+    "no learning rate": _without(*OPTIMIZER, "param_groups", 0, "lr"),
+    "another group": _with(lambda old: old * 2, *OPTIMIZER, "param_groups"),
+    "no callbacks": _with({}, "callbacks"),
+    "no recorder": _without(*RECORDER),
+    "no losses": _without(*RECORDER, "loss"),
+    "fewer losses": _with(lambda old: old[:-1].clone(), *RECORDER, "loss"),
+    "losses of another type": _with(lambda old: old.double(), *RECORDER, "loss"),
+    "losses that are no numbers": _with(lambda old: old * float("nan"), *RECORDER, "loss"),
+    "batches of none": _with(lambda old: old * 0, *RECORDER, "size"),
+    "one loss, shown often": _with(lambda old: old[:1].expand(len(old)), *RECORDER, "loss"),
+    "no time": _with(float("nan"), *RECORDER, "seconds"),
+    "no random numbers": _without(*TIMED, "cpu"),
+    "other random numbers": _with(torch.zeros(5056, dtype=torch.uint8), *TIMED, "cpu"),
+    "no curves": _without("callbacks", "LogCurves"),
+    "no rates": _with([], "callbacks", "LogCurves", "rates"),
+    "no loops": _with({}, "loops"),
+    "no place in the data": _with({}, *FIT, "state_dict"),
+    "another place in the data": _with(2, *FIT, "state_dict", "combined_loader", 0, "position"),
+    "no counters": _without(*FIT, "epoch_loop.batch_progress"),
+    "other counters": _with(3, *FIT, "epoch_loop.batch_progress", "current", "ready"),
+    "no steps counted": _without(*FIT, "epoch_loop.manual_optimization.optim_step_progress"),
+    "no epochs": _without(*FIT, "epoch_progress"),
+    "no schedulers": _without("lr_schedulers"),
+    "of no Lightning": _with("new", "pytorch-lightning_version"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
@@ -223,5 +288,36 @@ def test_a_checkpoint_that_is_not_this_runs_is_set_aside(cli, tmp_path, finished
     torch.save(FOREIGN[kind](torch.load(path, weights_only=True)), path)
     outcome = cli(*RUN, "stop.max_steps=12", f"output_dir={output_dir}")
     assert outcome.code == 0, outcome.err
-    assert f"{path}: damaged (" in outcome.out and "goes on from" in outcome.out
+    assert f"{path}: damaged (" in outcome.out and f"kept as {path.name}.corrupt" in outcome.out
+    assert f"goes on from {directory / store.PREVIOUS_CHECKPOINT}" in outcome.out
     assert_same_runs(longer, output_dir)
+
+
+def test_a_whole_checkpoint_is_used_whoever_saved_it_again(cli, tmp_path, finished, longer):
+    output_dir = tmp_path / "out"
+    shutil.copytree(finished, output_dir)
+    (directory,) = output_dir.glob("*/*/")
+    path = directory / store.CHECKPOINT
+    torch.save(torch.load(path, weights_only=True), path)
+    outcome = cli(*RUN, "stop.max_steps=12", f"output_dir={output_dir}")
+    assert ": damaged (" not in outcome.out and f"goes on from {path}" in outcome.out
+    assert_same_runs(longer, output_dir)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["optimizer=sgd"], ["optimizer=momentum"], ["optimizer=momentum_ema"],
+        ["optimizer=adam_monotone"], ["optimizer=amsgrad"], ["optimizer=adamw"],
+        ["warmup_samples=2000"], ["micro_batch_size=100"], ["lr_scaling=sqrt"],
+        ["model=tiny"], ["data.replacement=true"], ["trainer.precision=bf16-mixed"],
+        ["batch_size=5000"], ["batch_size=33"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_checkpoints_of_every_kind_of_run_are_whole(cli, tmp_path, options):
+    run = [*RUN, *options, f"output_dir={tmp_path}"]
+    assert cli(*run, "stop.max_steps=30").code == 0
+    outcome = cli(*run, "stop.max_steps=60")
+    assert outcome.code == 0, outcome.err
+    assert "goes on from" in outcome.out and "damaged" not in outcome.out

@@ -8,7 +8,7 @@ import pytest
 
 from cbs_lightning.callbacks import TimedCheckpoint
 from cbs_lightning.results import store
-from cbs_lightning.results.checkpoints import checked_origin
+from cbs_lightning.results.checkpoints import read_checkpoint
 from cbs_lightning.results.result import Request, Status, answer
 from cbs_lightning.results.store import read_run
 from cbs_lightning.results.trajectory import RuleName
@@ -36,7 +36,7 @@ def assert_nothing_damaged(output_dir: Path) -> None:
     for directory in output_dir.glob("*/*/"):
         assert not list(directory.glob("*.corrupt"))
         for checkpoint in directory.glob("*.ckpt"):
-            checked_origin(checkpoint.read_bytes())
+            read_checkpoint(checkpoint.read_bytes())
         if (directory / store.RESULT).exists():
             read_run(directory)
 

@@ -219,6 +219,7 @@ def test_a_refresh_shows_what_writing_all_shows(study):
         "status": Status.INTERRUPTED,
         "steps": None,
         "sfo": None,
+        "samples": None,
     }
     write_result(next(study.glob("momentum-b16-*")), replace(unfinished, **nothing))
     loose = make_run(study, "momentum", 32, 4)

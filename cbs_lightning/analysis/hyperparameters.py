@@ -1,7 +1,9 @@
 """Runs in which one hyperparameter varies alone: measured steps, and the theorem's bound."""
 
 import json
+import math
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from statistics import median
@@ -51,14 +53,17 @@ class Panel:
         return any(run.status is not Status.REACHED for run in self.at(value))
 
     def constants(self, value: float) -> Constants | None:
-        """The theorem's constants with assumed values; None where it does not hold (β₁ = 0)."""
+        """The theorem's constants with assumed values; None where it does not hold (β₁ = 0), or the
+        settings are not those of its optimizer."""
         theirs = THEOREM.get(self.optimizer)
         settings: dict[str, Any] = self.base | {self.name: value}
-        if theirs is None or settings.get("beta1") == 0:
+        if theirs is None:
             return None
-        return constants(
-            theirs, **settings, **ASSUMED, **(ASSUMED_ADAM if theirs == "adam" else {})
-        )
+        with suppress(ValueError, ArithmeticError):
+            return constants(
+                theirs, **settings, **ASSUMED, **(ASSUMED_ADAM if theirs == "adam" else {})
+            )
+        return None
 
     def bounds(self, value: float) -> dict[str, float]:
         """Bounds on VI at the base's K: the theorem's, and for Adam the sharper sum."""
@@ -68,7 +73,7 @@ class Panel:
         bounds = {THE_BOUND: found.vi_bound(steps, self.batch_size)}
         if isinstance(found, AdamConstants):
             bounds[THE_SUM] = found.vi_bound_sum(round(steps), self.batch_size)
-        return bounds
+        return {name: bound for name, bound in bounds.items() if math.isfinite(bound)}
 
     def assumption(self) -> str:
         text = "Bound with σ² = G = Dist = 1 assumed, not measured"
@@ -123,18 +128,30 @@ def hyperparameter_panels(results: list[Result]) -> list[Panel]:
 
 def _alike(run: Result) -> tuple[str | int, ...]:
     """All that must be the same for two runs to differ in β₁, β₂ and lr alone."""
-    rest = {k: v for k, v in run.hyperparameters.items() if k not in ("betas", "momentum")}
-    other = json.dumps(rest, sort_keys=True, default=str)
-    warmup = run.configuration.get("warmup_samples", 0)
-    rate = run.lr_scaling, warmup  # a learning rate that follows from b was not swept
-    return run.optimizer, run.batch_size, run.data, run.model, other, len(_settings(run)), *rate
+    betas = _betas(run)
+    swept = ("betas", "momentum") if betas else ()
+    rest = {k: v for k, v in run.hyperparameters.items() if k not in swept}
+    # A learning rate that follows from b was not swept.
+    rate = {"scaling": run.lr_scaling, "warmup": run.configuration.get("warmup_samples", 0)}
+    other = json.dumps([rest, rate], sort_keys=True, default=str)
+    return run.optimizer, run.batch_size, run.data, run.model, other, len(betas)
 
 
 def _settings(run: Result) -> dict[str, float]:
     """β₁ and β₂ where the optimizer has them, and the learning rate."""
+    return dict(zip(("beta1", "beta2"), _betas(run), strict=False)) | {"lr": run.lr}
+
+
+def _betas(run: Result) -> list[float]:
+    """β₁ and β₂, or a momentum as β₁; none where an optimizer calls something else by that name."""
     own = run.hyperparameters
     betas = own.get("betas", [own["momentum"]] if "momentum" in own else [])
-    return dict(zip(("beta1", "beta2"), betas, strict=False)) | {"lr": run.lr}
+    valid = isinstance(betas, list) and len(betas) <= 2 and all(map(_is_fraction, betas))
+    return betas if valid else []
+
+
+def _is_fraction(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1
 
 
 def _usual(values: list[float]) -> float:

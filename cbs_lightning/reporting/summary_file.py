@@ -11,7 +11,7 @@ from cbs_lightning.reporting.escaping import csv_cell
 from cbs_lightning.results.result import Result
 
 SUMMARY = "summary.csv"
-LEFT_OUT = ("versions", "configuration")
+LEFT_OUT = ("versions", "configuration", "trajectory_digest")
 
 
 def write_summary(directory: Path, rows: list[Result]) -> Path:

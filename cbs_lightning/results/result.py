@@ -93,6 +93,7 @@ class Result:
     commit: str | None = None  # of this project's code; with a + where it was changed since
     configuration: dict[str, Any] = field(default_factory=dict)  # all of it, resolved
     machine: str | None = None
+    trajectory_digest: str | None = None  # of the `steps_run` steps that this result is made of
 
     @property
     def sliced(self) -> bool:

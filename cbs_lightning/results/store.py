@@ -2,21 +2,19 @@
 
 import hashlib
 import json
+import math
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
-from io import BytesIO
 from pathlib import Path
-from typing import Any, TypeVar, get_origin, get_type_hints
-
-import numpy as np
+from typing import Any, TypeVar
 
 from cbs_lightning.files import file_name, write_atomically
+from cbs_lightning.results import trajectory_file
 from cbs_lightning.results.hparams import write_hparams
 from cbs_lightning.results.result import Result, Run, Status
-from cbs_lightning.results.trajectory import (
-    RuleName,
-    Trajectory,
-)
+from cbs_lightning.results.trajectory import RuleName, Trajectory
+from cbs_lightning.results.validation import check_answer, check_result, check_trajectory
 
 Parsed = TypeVar("Parsed")
 
@@ -28,6 +26,8 @@ PREVIOUS_CHECKPOINT = "previous.ckpt"
 ERROR = "error.txt"
 LONGEST_DIRECTORY = 255  # bytes of its name, as file systems have it
 DIGEST = "digest"  # in a result
+LARGEST_RESULT = 10_000_000  # bytes; a usual one has 3,000
+LONGEST_REASON = 300  # characters
 
 
 class DamagedError(ValueError):
@@ -35,7 +35,8 @@ class DamagedError(ValueError):
 
     def __init__(self, path: Path, reason: str) -> None:
         self.path = path
-        self.reason = " ".join(reason.split())
+        plain = "".join(each if each.isprintable() else " " for each in reason)
+        self.reason = " ".join(plain.split())[:LONGEST_REASON]
         super().__init__(f"{path.name}: {self.reason}")
 
 
@@ -72,32 +73,46 @@ def _digest(values: dict[str, Any]) -> str:
 
 
 def write_trajectory(directory: Path, trajectory: Trajectory) -> None:
-    buffer = BytesIO()
-    np.savez(buffer, **vars(trajectory))
-    write_atomically(directory / TRAJECTORY, buffer.getvalue())
+    write_atomically(directory / TRAJECTORY, trajectory_file.pack(trajectory))
 
 
 def read_run(directory: Path) -> Run:
-    """Raise `DamagedError` where a file is not that of a run, OSError where there is none."""
+    """Raise `DamagedError` where a file is not that of a run, OSError where there is none.
+
+    What is returned can be: its values are in their ranges, and its losses give its answer.
+    """
     result = read_result(directory)
-    trajectory = _checked(directory / TRAJECTORY, _parse_trajectory)
-    if len(trajectory) < result.steps_run:
-        raise DamagedError(directory / TRAJECTORY, f"ends before step {result.steps_run}")
-    # A process that died between the two writes left losses beyond what the result knows of.
-    return Run(directory, result, trajectory[: result.steps_run])
+
+    def parse(content: bytes) -> Trajectory:
+        trajectory = trajectory_file.unpack(content)
+        if len(trajectory) < result.steps_run:
+            raise ValueError(f"ends before step {result.steps_run}")
+        # A process that died between the two writes left losses beyond what the result knows of.
+        known = trajectory[: result.steps_run]
+        check_trajectory(known)
+        check_answer(result, known)
+        return known
+
+    return Run(directory, result, _checked(directory / TRAJECTORY, parse))
 
 
 def read_result(directory: Path) -> Result:
     """Raises what `read_run` raises."""
-    return _checked(directory / RESULT, _parse_result)
+    return _checked(directory / RESULT, _parse_result, LARGEST_RESULT)
 
 
-def _checked(path: Path, parse: Callable[[bytes], Parsed]) -> Parsed:
+def _checked(path: Path, parse: Callable[[bytes], Parsed], largest: float = math.inf) -> Parsed:
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):  # a pipe, say, that nobody writes to
+        raise DamagedError(path, "not a file")
+    if status.st_size > largest:
+        raise DamagedError(path, f"{status.st_size:,} bytes, too large to be one")
     content = path.read_bytes()
     try:
         return parse(content)
     except Exception as error:  # whatever garbled bytes make json, zipfile and numpy raise
-        raise DamagedError(path, f"{type(error).__name__}: {error}") from error
+        kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
+        raise DamagedError(path, f"{kind}{error}") from error
 
 
 def _parse_result(content: bytes) -> Result:
@@ -109,23 +124,8 @@ def _parse_result(content: bytes) -> Result:
     values |= {key: Status(values[key]) for key in ("status", "ended")}
     values["rule"] = RuleName(values["rule"])
     result = Result(**values)
-    for name, kind in get_type_hints(Result).items():
-        kind = get_origin(kind) if get_origin(kind) is dict else kind
-        accepted = kind | int if isinstance(0.5, kind) else kind
-        if not isinstance(value := getattr(result, name), accepted):
-            raise TypeError(f"{name} is {value!r}")
+    check_result(result)
     return result
-
-
-def _parse_trajectory(content: bytes) -> Trajectory:
-    with np.load(BytesIO(content), allow_pickle=False) as arrays:
-        trajectory = Trajectory(arrays["loss"], arrays["correct"], arrays["size"])
-    loss, *others = vars(trajectory).values()
-    if any(array.ndim != 1 or len(array) != len(loss) for array in (loss, *others)):
-        raise ValueError("arrays of different lengths")
-    if loss.dtype != np.float32 or any(array.dtype != np.int32 for array in others):
-        raise ValueError("arrays of other types than float32, int32, int32")
-    return trajectory
 
 
 def run_directories(study: Path) -> list[Path]:
@@ -154,7 +154,9 @@ def read_study(directory: Path) -> tuple[list[Run], list[Broken]]:
     for path in run_directories(directory):
         try:
             runs.append(read_run(path))
-        except (DamagedError, OSError) as error:
+        except DamagedError as error:
+            broken.append(Broken(path, str(error)))
+        except OSError as error:
             broken.append(Broken(path, f"{type(error).__name__}: {error}"))
     runs.sort(key=lambda run: (run.result.variant, run.result.batch_size, run.result.seed))
     return runs, broken

@@ -50,6 +50,7 @@ class Outcome:
             steps_run=len(trajectory),
             epochs_run=len(trajectory) / self.result.steps_per_epoch,
             seconds_per_step=self.recorder.seconds_per_step,
+            trajectory_digest=trajectory.digest(),
         )
         self.result = answer(self.result, trajectory, self.request)
         if ended in UNFINISHED:  # whatever its losses say so far

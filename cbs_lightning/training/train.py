@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from cbs_lightning.callbacks import ALONE, Job, StopOnSignal
 from cbs_lightning.callbacks.job import Gpu
-from cbs_lightning.config.identity import config_hash, run_directory, run_title
+from cbs_lightning.config.identity import run_directory, run_title
 from cbs_lightning.config.schema import RunConfig, recorded
 from cbs_lightning.console import print_line
 from cbs_lightning.data import ImageDataModule
@@ -21,7 +21,7 @@ from cbs_lightning.models import Classifier
 from cbs_lightning.models.compilation import compile_net, is_of_compiler, uncompiled
 from cbs_lightning.optim.learning_rate import Scaling
 from cbs_lightning.results import provenance, store
-from cbs_lightning.results.checkpoints import Checkpoint, latest_checkpoint
+from cbs_lightning.results.checkpoints import Checkpoint
 from cbs_lightning.results.result import UNFINISHED, Request, Result, Run, Status
 from cbs_lightning.signals import held_back, signal_of
 from cbs_lightning.training.allocator import freed_memory_kept
@@ -31,6 +31,7 @@ from cbs_lightning.training.interrupted import Interrupted
 from cbs_lightning.training.memory import is_out_of_memory
 from cbs_lightning.training.operations import operations_of_step
 from cbs_lightning.training.outcome import Outcome, blank_result
+from cbs_lightning.training.resume import checkpoint_to_resume
 from cbs_lightning.training.trainer import Watchers, make_trainer, watchers
 
 
@@ -48,8 +49,8 @@ def train(
     `stored` one that knows more. A signal ends in `Interrupted`, after the run was saved.
     """
     directory = run_directory(cfg)
-    checkpoint = latest_checkpoint(directory, config_hash(cfg))
     data.setup("fit")
+    checkpoint = checkpoint_to_resume(cfg, data, directory)
     operations = partial(operations_of_step, cfg, data)
     choices = choose(cfg, checkpoint, stored, job.sharing, operations)
     _prepare_process(cfg.seed, choices.threads)

@@ -1,0 +1,36 @@
+"""From which checkpoint a run goes on, if there is one that fits it."""
+
+from pathlib import Path
+
+import torch
+
+from cbs_lightning.config.identity import config_hash
+from cbs_lightning.config.schema import RunConfig
+from cbs_lightning.data import ImageDataModule
+from cbs_lightning.data.loader import InMemoryLoader
+from cbs_lightning.results.checkpoint_checks import Expected, check_checkpoint
+from cbs_lightning.results.checkpoints import Checkpoint, generations, latest_checkpoint
+from cbs_lightning.training.build import bare_model
+
+
+def checkpoint_to_resume(
+    cfg: RunConfig, data: ImageDataModule, directory: Path
+) -> Checkpoint | None:
+    """The newest checkpoint that is whole and of this run; others are named and set aside.
+
+    Uses up random numbers: the run is seeded afterwards.
+    """
+    if not any(path.exists() for path in generations(directory)):
+        return None
+    expected, own_hash = expected_of(cfg, data), config_hash(cfg)
+    return latest_checkpoint(directory, lambda values: check_checkpoint(values, own_hash, expected))
+
+
+def expected_of(cfg: RunConfig, data: ImageDataModule) -> Expected:
+    """What a checkpoint of this run looks like, from a step with a model that is thrown away."""
+    model = bare_model(cfg, data)
+    optimizer = model.configure_optimizers()
+    model.net.train()(torch.zeros(2, *data.image_shape)).sum().backward()
+    optimizer.step()
+    loader = InMemoryLoader(data.split.train, cfg.batch_size)
+    return Expected(model.state_dict(), optimizer, loader.steps_per_epoch, loader.batches_per_chunk)
