@@ -5,9 +5,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+LONGEST_VALUE = 300  # characters of a value that are shown
+
+
+def one_line(text: str) -> str:
+    """The text with whatever would end its line or steer a terminal written as an escape."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
 
 class UserError(Exception):
     """A mistake outside this code; the message says in one line what to do about it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
 
 
 class ConfigError(UserError, ValueError):
@@ -26,7 +36,8 @@ class DataError(UserError):
 
 
 def _shown(value: Any) -> str:
-    return "null" if value is None else str(value)
+    text = "null" if value is None else str(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
 
 
 @contextmanager

@@ -30,16 +30,18 @@ def config_hash(cfg: RunConfig) -> str:
     for key, before in LATER_KEYS.items():
         if values[key] == before:
             del values[key]
-    # 1 and 1.0 are one setting.
-    canonical = json.dumps(values, sort_keys=True, default=str)
-    canonical = re.sub(r"(?<=\d)\.0\b", "", canonical)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+    return hashlib.sha256(canonical(values).encode()).hexdigest()[:16]
+
+
+def canonical(value: Any) -> str:
+    """Plain values as text; 1 and 1.0 are one setting."""
+    return re.sub(r"(?<=\d)\.0\b", "", json.dumps(value, sort_keys=True, default=str))
 
 
 def identity(cfg: RunConfig) -> dict[str, Any]:
     """All that decides the losses, by the dotted key."""
     trainer = {k: v for k, v in cfg.trainer.items() if k not in NEUTRAL_TRAINER_KEYS}
-    return _flatten({key: getattr(cfg, key) for key in LOSS_KEYS} | {"trainer": trainer})
+    return flatten({key: getattr(cfg, key) for key in LOSS_KEYS} | {"trainer": trainer})
 
 
 def variant_label(cfg: RunConfig, usual: RunConfig) -> str:
@@ -73,13 +75,14 @@ def hyperparameters(cfg: RunConfig) -> dict[str, Any]:
     return {k: v for k, v in cfg.optimizer.items() if k != "lr" and not k.startswith("_")}
 
 
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Groups of keys as dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
-            flat |= _flatten(value, f"{prefix}{key}.")
+            flat |= flatten(value, f"{prefix}{key}.")
         else:
-            flat[prefix + key] = value
+            flat[f"{prefix}{key}"] = value
     return flat
 
 
