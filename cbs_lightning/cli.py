@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from cbs_lightning.config.composition import complete, compose_whole
 from cbs_lightning.config.identity import run_directory, run_title
 from cbs_lightning.config.schema import RunConfig
-from cbs_lightning.console import INTERRUPTED, print_line
+from cbs_lightning.console import INTERRUPTED, print_line, visible
 from cbs_lightning.errors import UserError
 from cbs_lightning.imports import load_frameworks
 from cbs_lightning.results.locks import BusyError
@@ -146,7 +146,7 @@ def _errors_in_one_line() -> Iterator[None]:
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
-        sys.exit(f"error: {describe_hydra_error(error)}")
+        sys.exit(f"error: {visible(describe_hydra_error(error))}")
     except UserError as error:
         sys.exit(f"error: {error}")
     except ValueError as error:

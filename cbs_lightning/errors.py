@@ -7,6 +7,8 @@ from typing import Any
 
 from cbs_lightning.console import visible
 
+LONGEST_VALUE = 300  # characters of a value that are shown
+
 
 class UserError(Exception):
     """A mistake outside this code; the message says in one line what to do about it."""
@@ -40,7 +42,8 @@ class DataError(UserError):
 
 
 def _shown(value: Any) -> str:
-    return "null" if value is None else str(value)
+    text = "null" if value is None else str(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
 
 
 @contextmanager

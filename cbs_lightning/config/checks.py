@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from hydra.utils import get_object, instantiate
 
-from cbs_lightning.config.constraints import Flag, Positive, is_fraction, is_number, one_of
+from cbs_lightning.config.constraints import Flag, OneOf, Positive, is_fraction, is_number, one_of
 from cbs_lightning.config.schema import RunConfig, Settings
 from cbs_lightning.data import ImageDataModule
 from cbs_lightning.errors import ConfigError, require
 from cbs_lightning.models import Classifier
 from cbs_lightning.models.compilation import CUDA_GRAPHS, MODES, obstacle
+from cbs_lightning.models.torchvision_net import TorchvisionNet, classifier_names
 from cbs_lightning.optim.learning_rate import Scaling
 
 GPUS: dict[str, Callable[[], bool]] = {
@@ -28,6 +29,8 @@ GIVEN_BY_RUN = {  # parameters that a run fills in from other keys
     "model": {"in_channels", "num_classes", "optimizer", "micro_batch_size", "warmup_samples"},
     "optimizer": {"params"},
 }
+HYDRAS = {"_target_", "_partial_", "_recursive_", "_convert_"}  # of what it instantiates
+CONVERSIONS = ("none", "partial", "object", "all")
 BASES = {"data": ImageDataModule, "model": Classifier, "optimizer": torch.optim.Optimizer}
 
 
@@ -42,6 +45,8 @@ def check(cfg: RunConfig, *, here: bool = True) -> None:
     for group, settings in (("data", cfg.data), ("model", cfg.model), ("optimizer", cfg.optimizer)):
         _check_arguments(group, settings)
     _check_optimizer(cfg.optimizer, cfg.names.optimizer)
+    if "name" in cfg.model and get_object(cfg.model["_target_"]) is TorchvisionNet:
+        OneOf(classifier_names()).check("model.name", cfg.model["name"])
     for key in ("normalize", "augment", "replacement"):
         Flag().check(f"data.{key}", cfg.data.get(key, False))
 
@@ -56,7 +61,7 @@ def _check_trainer(trainer: Settings, here: bool) -> None:
     present = not (here and needed) or any(GPUS[name]() for name in needed)
     require(present, "trainer.accelerator", accelerator, "there is none here; allowed: auto, cpu")
     devices, precision = trainer.get("devices"), trainer.get("precision")
-    require(devices == 1, "trainer.devices", devices, "a run has 1 device")
+    require(devices == 1 and type(devices) is int, "trainer.devices", devices, "a run has 1 device")
     require(precision in PRECISIONS, "trainer.precision", precision, one_of(PRECISIONS))
     profiler = trainer.get("profiler")
     require(profiler in (None, *PROFILERS), "trainer.profiler", profiler, one_of(PROFILERS))
@@ -64,7 +69,7 @@ def _check_trainer(trainer: Settings, here: bool) -> None:
     valid = benchmark is None or isinstance(benchmark, bool)
     require(valid, "trainer.benchmark", benchmark, "must be true or false")
     deterministic = trainer.get("deterministic", False)
-    valid = deterministic in (True, False, "warn")
+    valid = isinstance(deterministic, bool) or deterministic == "warn"
     require(valid, "trainer.deterministic", deterministic, "allowed: true, false, warn")
 
 
@@ -106,8 +111,21 @@ def _check_optimizer(optimizer: Settings, name: str) -> None:
         value = optimizer.get(key)
         valid = value is None or isinstance(value, bool)
         require(valid, f"optimizer.{key}", value, "must be true or false")
+    _try_optimizer(optimizer, name)
+
+
+def _try_optimizer(settings: Settings, name: str) -> None:
+    """It must be able to make a step by the gradient of one batch."""
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    parameter.grad = torch.zeros(1)
+    # On GPUs alone, which need not be here.
+    here = {key: value for key, value in settings.items() if key != "capturable"}
     try:
-        instantiate(optimizer)([torch.nn.Parameter(torch.zeros(1))])
+        optimizer = instantiate(here)([parameter])
+        closure = inspect.signature(optimizer.step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            raise ValueError("evaluates the loss several times a step; a step here is one batch")
+        optimizer.step()
     except Exception as error:  # whatever an optimizer's own checks raise is the user's to mend
         reason = " ".join(str(error.__cause__ or error).split())
         raise ConfigError("optimizer", name, reason) from error
@@ -126,11 +144,23 @@ def _check_arguments(group: str, settings: Settings) -> None:
     parameters = inspect.signature(built).parameters
     allowed = set(parameters) - GIVEN_BY_RUN[group]
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-        allowed |= set(settings) - GIVEN_BY_RUN[group]
-    _check_keys(group, settings, allowed)
+        named = {key for key in settings if not str(key).startswith("_")}
+        allowed |= named - GIVEN_BY_RUN[group]
+    _check_keys(group, settings, allowed | HYDRAS)
+    _check_hydras(group, settings)
+
+
+def _check_hydras(group: str, settings: Settings) -> None:
+    """How it is built: an optimizer once there are parameters, everything else at once."""
+    later = group == "optimizer"
+    value, allowed = settings.get("_partial_", False), str(later).lower()
+    require(value is later, f"{group}._partial_", value, f"must be {allowed}")
+    if "_recursive_" in settings:
+        Flag().check(f"{group}._recursive_", settings["_recursive_"])
+    if "_convert_" in settings:
+        OneOf(CONVERSIONS).check(f"{group}._convert_", settings["_convert_"])
 
 
 def _check_keys(group: str, settings: Settings, allowed: set[Any]) -> None:
     for key in settings:
-        if not str(key).startswith("_"):
-            require(key in allowed, f"{group}.{key!s}", settings[key], one_of(allowed))
+        require(key in allowed, f"{group}.{key!s}", settings[key], one_of(allowed - HYDRAS))

@@ -68,7 +68,9 @@ def complete(cfg: DictConfig, hydra: Any) -> RunConfig:
     values = _plain(cfg)
     if values.get("repeat") is not None:
         _read(values, names)
-        values, names = repeated(values, names, GROUPS, list(hydra.overrides.task))
+        quiet = cfg.get("sweep") is not None  # its sweep has said it
+        overrides = list(hydra.overrides.task)
+        values, names = repeated(values, names, GROUPS, overrides, quiet=quiet)
     stored_variant = names.pop("variant", None)
     completed = _read(values, names)
     searchpath = [o for o in hydra.overrides.hydra if o.startswith("hydra.searchpath=")]
@@ -117,11 +119,11 @@ def _check_interpolations(cfg: DictConfig, prefix: str = "") -> None:
 def _usual(cfg: RunConfig, searchpath: list[str]) -> RunConfig:
     """What a run of the same study and optimizer is told where nothing else is said."""
     names = cfg.names
-    overrides = [*searchpath, f"optimizer={names.optimizer}"]
+    overrides = [*searchpath, f"optimizer='{names.optimizer}'"]  # which may be called null, or 1
     if (CONF_DIR / "experiment" / f"{cfg.study}.yaml").exists():
         overrides.append(f"experiment={cfg.study}")
     elif cfg.study == f"{names.data}_{names.model}":
-        overrides += [f"data={names.data}", f"model={names.model}"]
+        overrides += [f"data='{names.data}'", f"model='{names.model}'"]
     return _composed_once(tuple(overrides))
 
 

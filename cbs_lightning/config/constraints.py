@@ -9,6 +9,7 @@ from typing import Any
 from cbs_lightning.errors import require
 
 LARGEST = 2**63 - 1
+LONGEST_NAME = 255  # bytes, of a file
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,35 @@ class PathName:
 
 class FolderName:
     def check(self, key: str, value: Any) -> None:
-        valid = re.fullmatch(r"[\w.+=-]*\w[\w.+=-]*", value) is not None
-        require(valid, key, value, "must be a folder's name: letters, digits and . _ + = -")
+        valid = isinstance(value, str) and re.fullmatch(r"[\w.+=-]*\w[\w.+=-]*", value) is not None
+        allowed = "must be a folder's name: letters, digits and . _ + = -"
+        require(valid, key, value, allowed)
+        fits = len(value.encode()) <= LONGEST_NAME
+        require(fits, key, value, f"{allowed}, {LONGEST_NAME} bytes at most")
+
+
+@dataclass(frozen=True)
+class OptionName:
+    """Of an option of a group, such as `adam`."""
+
+    others: tuple[None, ...] = ()
+
+    def check(self, key: str, value: Any) -> None:
+        if value in self.others:
+            return
+        valid = isinstance(value, str) and re.fullmatch(r"\w[\w.-]*", value) is not None
+        valid = valid and ".." not in value and len(value.encode()) <= LONGEST_NAME
+        require(valid, key, value, "must be an option's name: letters, digits and . _ -")
+
+
+class Label:
+    """Of a variant: a line of text."""
+
+    def check(self, key: str, value: Any) -> None:
+        valid = (
+            isinstance(value, str) and value.isprintable() and len(value.encode()) <= LONGEST_NAME
+        )
+        require(valid, key, value, f"must be a line of text, {LONGEST_NAME} bytes at most")
 
 
 class PackageNames:
@@ -79,7 +107,10 @@ class Factors:
         require(valid and len(set(value)) > 1, key, value, allowed)
 
 
-Constraint = Whole | Positive | Flag | OneOf | PathName | FolderName | PackageNames | Factors
+Constraint = (
+    Whole | Positive | Flag | OneOf | PathName | FolderName | OptionName | Label | PackageNames
+    | Factors
+)  # fmt: skip
 
 
 def one_of(values: Iterable[Any]) -> str:
@@ -87,8 +118,9 @@ def one_of(values: Iterable[Any]) -> str:
 
 
 def is_number(value: Any) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= LARGEST if isinstance(value, int) else math.isfinite(value)
 
 
 def is_fraction(value: Any) -> bool:

@@ -30,10 +30,12 @@ def config_hash(cfg: RunConfig) -> str:
     for key, before in LATER_KEYS.items():
         if values[key] == before:
             del values[key]
-    # 1 and 1.0 are one setting.
-    canonical = json.dumps(values, sort_keys=True, default=str)
-    canonical = re.sub(r"(?<=\d)\.0\b", "", canonical)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+    return hashlib.sha256(canonical(values).encode()).hexdigest()[:16]
+
+
+def canonical(value: Any) -> str:
+    """Plain values as text; 1 and 1.0 are one setting."""
+    return re.sub(r"(?<=\d)\.0\b", "", json.dumps(value, sort_keys=True, default=str))
 
 
 def identity(cfg: RunConfig) -> dict[str, Any]:
@@ -80,7 +82,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         if isinstance(value, Mapping):
             flat |= flatten(value, f"{prefix}{key}.")
         else:
-            flat[prefix + key] = value
+            flat[f"{prefix}{key}"] = value
     return flat
 
 

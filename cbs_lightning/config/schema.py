@@ -6,6 +6,7 @@ everything downstream takes that.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
+from difflib import get_close_matches
 from enum import Enum
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -14,7 +15,9 @@ from cbs_lightning.config.constraints import (
     Factors,
     Flag,
     FolderName,
+    Label,
     OneOf,
+    OptionName,
     PackageNames,
     PathName,
     Positive,
@@ -61,11 +64,11 @@ class ProgressConfig:
 class Names:
     """Which option of each group was chosen, and the variant that this makes of the run."""
 
-    data: str
-    model: str
-    optimizer: str
-    experiment: str | None
-    variant: str = ""
+    data: Annotated[str, OptionName()]
+    model: Annotated[str, OptionName()]
+    optimizer: Annotated[str, OptionName()]
+    experiment: Annotated[str | None, OptionName(others=(None,))]
+    variant: Annotated[str, Label()] = ""
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ class RunConfig:
     study: Annotated[str, FolderName()]
     output_dir: Annotated[str, PathName()]
     data_dir: Annotated[str, PathName()]
-    threads: Annotated[int | None, Whole(1, others=(None,))]  # CPU threads; None: automatic
+    threads: Annotated[int | None, Whole(1, 2**15, others=(None,))]  # CPU threads; None: automatic
     jobs: Annotated[int | Literal["auto"], Whole(1, others=(AUTO,))]  # runs at a time
     jobs_per_gpu: Annotated[int, Whole(1)]  # runs at a time on each GPU
     repeat: str | None  # the run directory that this configuration was read from
@@ -135,8 +138,10 @@ def read(schema: type[Schema], values: Any, prefix: str = "", **given: Any) -> S
     hints = get_type_hints(schema, include_extras=True)
     names = [field.name for field in fields(schema) if field.name not in given]  # type: ignore[arg-type]
     for key in values:
-        allowed = ", ".join(sorted(prefix + name for name in names))
-        require(key in names, f"{prefix}{key}", values[key], f"no such key; allowed: {allowed}")
+        if key not in names:
+            raise ConfigError(
+                f"{prefix}{key}", values[key], _no_such(f"{prefix}{key}", prefix, names)
+            )
     for name in sorted(set(names) - set(values)):
         raise UserError(f"{prefix}{name}: was removed, but is needed")
     found = {name: _value(hints[name], f"{prefix}{name}", values[name]) for name in names}
@@ -147,12 +152,19 @@ def _value(hint: Any, key: str, value: Any) -> Any:
     kind, *constraints = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     if is_dataclass(kind) and isinstance(kind, type):
         return read(kind, value, f"{key}.")
-    if kind is Settings:
+    if kind == Settings:
         require(isinstance(value, dict), key, value, _group(key))
     for constraint in constraints:
         assert isinstance(constraint, Constraint)
         constraint.check(key, value)
     return kind(value) if isinstance(kind, type) and issubclass(kind, Enum) else value
+
+
+def _no_such(key: str, prefix: str, names: list[str]) -> str:
+    allowed = sorted(prefix + name for name in names)
+    meant = get_close_matches(key, allowed, n=1)
+    hint = f"; did you mean {meant[0]}?" if meant else ";"
+    return f"no such key{hint} allowed: {', '.join(allowed)}"
 
 
 def _group(key: str) -> str:

@@ -15,6 +15,9 @@ from cbs_lightning.errors import ConfigError
 PACKAGES = ("cbs_lightning", "torch", "torchvision", "lightning", "torchmetrics")
 # These packages also hold functions and classes that run programs or load code.
 HARMLESS = (nn.Module, Optimizer, LRScheduler, L.LightningDataModule)
+OUTERMOST = ("data._target_", "model._target_", "optimizer._target_")
+# Of what is inside others' arguments: some modules download what they are made of.
+PLAIN_MODULES = "torch.nn.modules."
 
 
 def check_targets(values: Settings, trusted: Sequence[str]) -> None:
@@ -29,6 +32,8 @@ def check_targets(values: Settings, trusted: Sequence[str]) -> None:
         if not _is_harmless(str(target)):
             allowed = "modules, optimizers, schedulers and data modules"
             raise ConfigError(key, target, f"of {package}, only {allowed} are allowed")
+        if key not in OUTERMOST and not _is_plain_module(str(target)):
+            raise ConfigError(key, target, "inside arguments, only modules of torch.nn are allowed")
 
 
 def _targets(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
@@ -40,6 +45,10 @@ def _targets(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, list):
         for index, inner in enumerate(value):
             yield from _targets(inner, f"{prefix}{index}.")
+
+
+def _is_plain_module(target: str) -> bool:
+    return str(get_object(target).__module__).startswith(PLAIN_MODULES)
 
 
 def _is_harmless(target: str) -> bool:

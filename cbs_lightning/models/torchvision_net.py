@@ -2,10 +2,17 @@
 
 from typing import Any
 
+import torchvision.models
 from torch import nn
-from torchvision.models import get_model
+from torchvision.models import get_model, list_models
 
 from cbs_lightning.models.classifier import Classifier
+
+
+def classifier_names() -> list[str]:
+    """Of torchvision's nets, those that are made without a download."""
+    names: list[str] = list_models(module=torchvision.models)
+    return names
 
 
 def torchvision_net(name: str, in_channels: int, num_classes: int) -> nn.Module:

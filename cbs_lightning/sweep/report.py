@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from shlex import quote
 
 from rich import box
 from rich.console import Console
@@ -78,7 +79,8 @@ def _answer(results: list[Result], written: Iterable[Study]) -> Iterator[str]:
 
 def _finish(directory: Path, study: Study | None) -> None:
     """Write what is made of the study, if one is given, and say where its runs are."""
-    where = "" if str(directory.parent) == "outputs" else f" OUTPUT_DIR={directory.parent}"
+    output_dir = str(directory.parent)
+    where = "" if output_dir == "outputs" else f" OUTPUT_DIR={quote(output_dir)}"
     if study is None:
         print_line(f"Runs: {directory}; to look at them: make figures report tensorboard{where}")
         return

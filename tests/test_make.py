@@ -1,0 +1,168 @@
+"""What is given to make reaches programs as it is, and is never run."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cbs_lightning.config.composition import compose
+from cbs_lightning.sweep.report import _finish
+from tests.conftest import TINY
+
+ROOT = Path(__file__).parents[1]
+HOSTILE = [
+    "a b, c=d [1]",
+    "it's",
+    'say "so"',
+    "`touch pwned`",
+    "$(touch pwned)",
+    "$(shell touch pwned)",
+    "$$(touch pwned)",
+    '"; touch pwned; "',
+    "'; touch pwned; '",
+    "'\"; touch pwned; \"'",
+    "; touch pwned #",
+    "a\\",
+    "${HOME} $HOME $$",
+    "${oc.env:HOME}",
+    "*",
+    "-x",
+    "--help",
+    "two\nlines; touch pwned",
+    "__import__('os').system('touch pwned')",
+]
+RECORD = f"""#!{sys.executable}
+import json, os, sys
+with open("called", "a") as file:
+    print(json.dumps([sys.argv[1:], os.environ.get("CBS_OUTPUT_DIR")]), file=file)
+"""
+
+
+@pytest.fixture
+def project(tmp_path) -> Path:
+    """A Makefile whose programs do nothing but leave their arguments in the file `called`."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    programs = tmp_path / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    for name in ("python", "tensorboard"):
+        (programs / name).write_text(RECORD)
+        (programs / name).chmod(0o755)
+    for name in ("requirements.lock", "requirements-build.lock", ".venv/.installed"):
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+def make(project: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["make", *arguments], cwd=project, env=os.environ | environment,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def calls(project: Path) -> list[tuple[list[str], str | None]]:
+    return [tuple(json.loads(line)) for line in (project / "called").read_text().splitlines()]
+
+
+def given(target: str, project: Path, name: str) -> bool:
+    """Whether the last program that the target called was told the name, as it is."""
+    arguments, output_dir = calls(project)[-1]
+    if target == "demo":
+        return output_dir == name
+    if target == "tensorboard":
+        return f"--logdir={name}" in arguments and f"--window_title={name}" in arguments
+    return (f"--output={name}/bench.json" if target == "bench" else name) in arguments
+
+
+@pytest.mark.parametrize("way", ["argument", "environment"])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_directory_with_any_name_is_passed_on_and_not_run(project, name, way):
+    (project / name).mkdir()
+    for target in ("figures", "report", "tensorboard", "demo", "bench"):
+        if way == "argument":
+            done = make(project, target, f"OUTPUT_DIR={name}")
+        else:
+            done = make(project, target, OUTPUT_DIR=name)
+        assert done.returncode == 0, done.stderr
+        assert given(target, project, name), (target, calls(project)[-1])
+    assert not list(project.rglob("pwned"))
+
+
+@pytest.mark.parametrize("variable", ["PORT", "EVERY", "RUNS", "PARTS", "OUTPUT_DIR"])
+@pytest.mark.parametrize("value", HOSTILE)
+def test_no_variable_is_run(project, variable, value):
+    for target in ("tensorboard", "bench"):
+        make(project, target, f"{variable}={value}")
+        make(project, target, **{variable: value})
+    assert not list(project.rglob("pwned"))
+
+
+def test_a_port_is_checked_in_one_line(project):
+    (project / ".venv" / "bin" / "python").unlink()
+    (project / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    (project / "outputs").mkdir()
+    for port in ("many", "-1", "70000", "__import__('os').system('touch pwned')"):
+        done = make(project, "tensorboard", f"PORT={port}")
+        assert done.returncode != 0 and f"error: PORT={port}: taken, or not a port" in done.stdout
+    assert not (project / "pwned").exists() and not (project / "called").exists()
+    done = make(project, "tensorboard", "OUTPUT_DIR=$(nowhere)")
+    assert "error: OUTPUT_DIR=$(nowhere): no such directory" in done.stdout
+
+
+def test_what_the_targets_do_usually(project):
+    (project / "outputs").mkdir()
+    for target in ("figures", "report", "tensorboard", "demo", "bench"):
+        assert make(project, target).returncode == 0
+        assert given(target, project, "outputs")
+    assert make(project, "bench", "EVERY=1", "RUNS=a b", "PARTS=steps growth").returncode == 0
+    (arguments, _) = calls(project)[-1]
+    assert arguments == [
+        "-m", "benchmarks", "--every", "--runs=a b", "--output=outputs/bench.json", "--",
+        "steps", "growth",
+    ]  # fmt: skip
+    (project / "steps").touch()
+    assert make(project, "bench", "PARTS=*").returncode == 0
+    assert calls(project)[-1][0][-1] == "*"
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_command_that_is_printed_can_be_pasted(project, name, capsys):
+    _finish(project / name / "study", None)
+    command = capsys.readouterr().out.partition("to look at them: ")[2].strip()
+    (project / name).mkdir()
+    done = subprocess.run(["bash", "-c", command], cwd=project, check=False, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert given("tensorboard", project, str(project / name))
+    assert shlex.split(command)[-1] == f"OUTPUT_DIR={project / name}"
+    assert not list(project.rglob("pwned"))
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_where_runs_go_can_be_told_by_the_environment(name, monkeypatch):
+    monkeypatch.setenv("CBS_OUTPUT_DIR", name)
+    assert compose([]).output_dir == name
+    assert compose(["output_dir=elsewhere"]).output_dir == "elsewhere"
+    monkeypatch.delenv("CBS_OUTPUT_DIR")
+    assert compose([]).output_dir == "outputs"
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_sweep_runs_where_the_environment_says(cli, tmp_path, monkeypatch, jobs):
+    name = 'it\'s "so", ${oc.env:HOME} $HOME `a`=[1]'
+    monkeypatch.setenv("CBS_OUTPUT_DIR", str(tmp_path / name))
+    outcome = cli("-m", *TINY, "seed=0,1", "stop.max_steps=1", f"jobs={jobs}")
+    assert outcome.code == 0, outcome.err
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert len(list((tmp_path / name).glob("*/*/result.json"))) == 2
+
+
+def test_no_variable_is_substituted_into_a_command():
+    """But those that nobody is asked to set."""
+    recipes = [line for line in (ROOT / "Makefile").read_text().splitlines() if line[:1] == "\t"]
+    used = set(re.findall(r"\$[({](\w+)", "\n".join(recipes).replace("$$", "")))
+    assert used == {"BIN", "MAKEFILE_LIST"}
