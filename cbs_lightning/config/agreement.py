@@ -7,8 +7,7 @@ from pathlib import Path
 
 from cbs_lightning.config.identity import canonical, config_hash, flatten
 from cbs_lightning.config.schema import AUTO, RunConfig, Settings
-from cbs_lightning.console import print_line
-from cbs_lightning.errors import one_line
+from cbs_lightning.console import print_line, visible
 from cbs_lightning.results.result import Result
 from cbs_lightning.results.store import RESULT, DamagedError, read_result
 
@@ -70,4 +69,4 @@ def _short(text: str) -> str:
 
 @cache
 def _warn(text: str) -> None:
-    print_line(one_line(f"warning: {text}"))
+    print_line(visible(f"warning: {text}"))
