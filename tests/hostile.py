@@ -37,6 +37,13 @@ NAMES = (
     "events.out.tfevents.1.page",
     "long" * 60,
 )
+MARKUP = {
+    "machine": f"<img src=x onerror=alert(1)>{ESCAPE}",
+    "commit": "=cmd|' /C calc'!A0",
+    "versions": {"</script><script>alert(1)": "<!--"},
+    "configuration": {"</title>": {"[red]": "\x1b[2J"}, "batch_size": "@SUM(1)"},
+    "hyperparameters": {"=1": "</td>", "\x7f\x1b": ["\n"]},
+}
 LINKED_DIRECTORIES = ("figures", "tables", "_sweep")
 LINKED_FILES = ("report.html", "summary.csv", "recommendation.json")
 
@@ -49,6 +56,8 @@ def make_hostile(study: Path, outside: Path, *, links: bool = True) -> None:
             make_named_run(study, name, batch_size)
     for lr in (0.1, 0.2):  # with that of the first name's other run, a figure of hyperparameters
         make_named_run(study, NAMES[0], 8, lr=lr)
+    make_named_run(study, "values", 8, **MARKUP)
+    make_named_run(study, "damaged", 8, steps="<b>1</b>", seconds="=1+1")
     _make_targets(outside)
     if links:
         for name in LINKED_DIRECTORIES:
