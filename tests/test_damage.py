@@ -151,7 +151,7 @@ def test_a_result_of_before_is_still_read(tmp_path, finished):
     copy = tmp_path / "copy"
     shutil.copytree(directory, copy)
     stored = json.loads((copy / store.RESULT).read_text())
-    for key in ("commit", "configuration", "digest"):
+    for key in ("commit", "configuration", "machine", "digest", "trajectory_digest"):
         del stored[key]
     (copy / store.RESULT).write_text(json.dumps(stored))
     assert read_run(copy).result.configuration == {}

@@ -97,17 +97,20 @@ def _check_optimizer(found: list[Any], optimizer: Optimizer) -> None:
     if len(found) != 1 or not isinstance(found[0], dict):
         raise ValueError(f"optimizer_states of {len(found)} optimizers, not of 1")
     wanted = optimizer.state_dict()
+    wanted_groups = wanted["param_groups"]
     state = _entry(found[0], "state")
     if state.keys() != wanted["state"].keys():
         raise ValueError("optimizer_states of other parameters than this model's")
     for number, own in wanted["state"].items():
         _check_tensors(f"optimizer_states.{number}", state[number], own)
     groups = _entry(found[0], "param_groups", kind=list)
+    if not _is_same([group["params"] for group in groups], [g["params"] for g in wanted_groups]):
+        raise ValueError("optimizer_states with other groups than this optimizer's")
     # Which fills in the settings that a later torch has added.
     optimizer.load_state_dict({"state": {}, "param_groups": groups})
     filled = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict(wanted)
-    if not _is_same(filled, wanted["param_groups"]):
+    if not _is_same(filled, wanted_groups):
         raise ValueError("optimizer_states with other settings than this run's")
 
 
@@ -115,7 +118,9 @@ def _check_callbacks(values: Any, steps: int) -> None:
     callbacks = _entry(values, "callbacks")
     _check_recorder(_entry(callbacks, "TrajectoryRecorder"), steps)
     state = _entry(callbacks, "TimedCheckpoint")
-    torch.Generator().set_state(_entry(state, "cpu", kind=Tensor))
+    random = _entry(state, "cpu", kind=Tensor)
+    _check_tensors("TimedCheckpoint", {"cpu": random}, {"cpu": torch.get_rng_state()})
+    torch.Generator().set_state(random)  # which refuses what is none
     for own in _entry(state, "cuda", kind=list):
         if not isinstance(own, Tensor) or own.dtype != torch.uint8 or own.ndim != 1:
             raise ValueError("TimedCheckpoint.cuda has something that is no random state")

@@ -26,6 +26,7 @@ PREVIOUS_CHECKPOINT = "previous.ckpt"
 ERROR = "error.txt"
 LONGEST_DIRECTORY = 255  # bytes of its name, as file systems have it
 DIGEST = "digest"  # in a result
+LATER_THAN_DIGEST = {"machine", "trajectory_digest"}
 LARGEST_RESULT = 10_000_000  # bytes; a usual one has 3,000
 LONGEST_REASON = 300  # characters
 
@@ -118,9 +119,13 @@ def _checked(path: Path, parse: Callable[[bytes], Parsed], largest: float = math
 def _parse_result(content: bytes) -> Result:
     values = json.loads(content)
     digest = values.pop(DIGEST, None)
+    names = {field.name for field in fields(Result)}
+    # Results of before there were digests have none of the keys that came later.
+    if digest is None and not values.keys() <= names - LATER_THAN_DIGEST:
+        raise ValueError("no digest")
     if digest is not None and digest != _digest(values):
         raise ValueError("not as it was written")
-    values = {field.name: values[field.name] for field in fields(Result) if field.name in values}
+    values = {key: value for key, value in values.items() if key in names}
     values |= {key: Status(values[key]) for key in ("status", "ended")}
     values["rule"] = RuleName(values["rule"])
     result = Result(**values)
