@@ -117,12 +117,12 @@ def arguments(output_dir: Path, loss: float, jobs: int) -> list[str]:
     counted = output_dir.with_name("counted")
     return [
         "-m", *TINY, "model=counted", f"+model.counted={counted}", "+model.chunk_seconds=0.02",
-        "seed=0,1,2,3", f"stop.loss={loss}", f"jobs={jobs}", f"output_dir={output_dir}",
+        "seed=0,1,2", f"stop.loss={loss}", f"jobs={jobs}", f"output_dir={output_dir}",
         "checkpoint.every_seconds=0.2",
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [1, pytest.param(12, marks=pytest.mark.slow)])
 def test_two_sweeps_with_other_thresholds_and_workers_killed_at_random(tmp_path, cli, kills):
     out = tmp_path / "out"
     running = {
@@ -144,8 +144,8 @@ def test_two_sweeps_with_other_thresholds_and_workers_killed_at_random(tmp_path,
     assert any("a worker process died" in said for said in outputs.values()), outputs
     for loss, said in outputs.items():
         expected = rows(cli(*arguments(tmp_path / f"alone_{loss}", loss, jobs=1)).out)
-        assert len(expected) == 4
+        assert len(expected) == 3
         assert rows(said).items() <= expected.items(), said
         # What was killed again when it ran alone has failed; the same command has the rest.
-        assert len(rows(said)) + len(re.findall(r" failed *$", said, re.MULTILINE)) == 4, said
+        assert len(rows(said)) + len(re.findall(r" failed *$", said, re.MULTILINE)) == 3, said
         assert rows(cli(*arguments(out, loss, jobs=1)).out) == expected
