@@ -238,7 +238,7 @@ def test_jobs_of_a_worker_that_died_wait_or_failed(cli, tmp_path, monkeypatch, l
             raise TerminatedWorkerError("killed")
 
     states: list[list[Phase]] = []
-    monkeypatch.setattr(Sweep, "_launcher", lambda self, runs: Dying())
+    monkeypatch.setattr(Sweep, "_launcher", lambda self, *_: Dying())
     outcome = cli("-m", *TINY, "seed=0,1", f"output_dir={tmp_path / 'out'}")
     assert outcome.code == 1 and "a worker process died" in outcome.out
     assert states[2] == [Phase.WAITING, Phase.WAITING]  # to be run again, one by one

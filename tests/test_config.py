@@ -57,6 +57,8 @@ BAD = [
     ("micro_batch_size=true", "micro_batch_size=True", "null or auto"),
     ("activation_checkpointing=1", "activation_checkpointing=1", "true or false"),
     ("compile=fast", "compile=fast", "allowed: default, null, reduce-overhead"),
+    ("compile={a:1}", "compile={'a': 1}", "must be a single value"),
+    ("compile=[]", "compile=[]", "must be a single value"),
     ("compile=true", "compile=True", "allowed: default, null, reduce-overhead"),
     (
         "compile=reduce-overhead trainer.accelerator=cpu",
@@ -133,6 +135,10 @@ BAD = [
     ("+trainer.benchmark=fast", "trainer.benchmark=fast", "true or false"),
     ("study=a/b", "study=a/b", "folder"),
     ("study=..", "study=..", "folder"),
+    (f"study={256 * 'a'}", f"study={256 * 'a'}", "255 bytes at most"),
+    ("study='a\nb'", r"study=a\nb", "folder"),
+    ("+model._partial_=true", "model._partial_=True", "must be false"),
+    ("+data._partial_=true", "data._partial_=True", "must be false"),
     ("checkpoint.every_seconds=0", "checkpoint.every_seconds=0", "> 0"),
     ("tensorboard.points=1", "tensorboard.points=1", ">= 2"),
 ]

@@ -25,8 +25,9 @@ from cbs_lightning.results.result import Status
 from cbs_lightning.results.store import read_run
 from cbs_lightning.sweep import gpus
 from cbs_lightning.sweep.concurrency import Concurrency, automatic
-from cbs_lightning.sweep.gpus import disagreement, gpu_title, slot_directory, visible_gpus
+from cbs_lightning.sweep.gpus import disagreement, gpu_title, visible_gpus
 from cbs_lightning.sweep.launching import concurrency_of
+from cbs_lightning.sweep.scratch import scratch_directory
 from cbs_lightning.training.memory import automatic_slice
 from cbs_lightning.training.run import run
 from cbs_lightning.training.threads import cores
@@ -138,9 +139,9 @@ def own_gpu(slots, workers=4, gpus=2, device_type="cuda"):
         yield gpu.number if gpu is not None else None
 
 
-def test_each_gpu_has_a_job_before_one_has_two(seen):
+def test_each_gpu_has_a_job_before_one_has_two(seen, tmp_path):
     seen(2)
-    with slot_directory() as slots:
+    with scratch_directory(tmp_path) as slots:
         with own_gpu(slots) as first, own_gpu(slots) as second:
             with own_gpu(slots) as third, own_gpu(slots) as fourth:
                 assert [first, second, third, fourth] == [0, 1, 0, 1]
@@ -159,11 +160,11 @@ def hold(slots, held):
         time.sleep(600)
 
 
-def test_the_gpu_of_a_killed_process_is_free_again(seen, monkeypatch):
+def test_the_gpu_of_a_killed_process_is_free_again(seen, monkeypatch, tmp_path):
     seen(2)
     fork = multiprocessing.get_context("fork")
     held = fork.SimpleQueue()
-    with slot_directory() as slots:
+    with scratch_directory(tmp_path) as slots:
         holder = fork.Process(target=hold, args=(slots, held))
         holder.start()
         assert held.get() == 0
@@ -177,9 +178,9 @@ def test_the_gpu_of_a_killed_process_is_free_again(seen, monkeypatch):
         assert holder.exitcode == -signal.SIGKILL
 
 
-def test_no_job_waits_for_a_gpu_when_the_sweep_stops(seen):
+def test_no_job_waits_for_a_gpu_when_the_sweep_stops(seen, tmp_path):
     seen(2)
-    with slot_directory() as slots:
+    with scratch_directory(tmp_path) as slots:
         (slots / "stop").touch()
         with (
             own_gpu(slots, workers=1),

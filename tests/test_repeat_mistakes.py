@@ -106,12 +106,12 @@ WRONG = {  # what a stored configuration could say, and what is said to it
     "model._convert_: maybe": "model._convert_=maybe: allowed: all, none, object, partial",
     "trainer._target_: 1": "trainer._target_=1: a stored configuration may only use",
     "optimizer: {_target_: torch.optim.LBFGS, _partial_: true, lr: 0.1}": (
-        "optimizer=momentum: evaluates the loss several times a step; a step here is one batch"
+        "optimizer=momentum: needs several losses a step; here a step is one batch"
     ),
     "optimizer: {_target_: torch.optim.SparseAdam, _partial_: true, lr: 0.1}": (
-        "optimizer=momentum: SparseAdam does not support dense gradients"
+        "optimizer=momentum: needs sparse gradients; those of nets here are dense"
     ),
-    "optimizer.dampening: many": "optimizer=momentum: ",
+    "optimizer.dampening: many": "optimizer.dampening=many: must be a number",
     f"stop.loss: 1{400 * '0'}": "must be a number > 0",
     "threads: 4000000000": "must be a whole number >= 1 and <= 32768",
     "trainer.deterministic: 1": "trainer.deterministic=1: allowed: true, false, warn",

@@ -215,7 +215,7 @@ def test_how_many_jobs_at_a_time_is_the_arrays_width():
     found = concurrency_of(sweep, configs("jobs=auto"))
     assert str(found) == "10 at a time (hydra.launcher.array_parallelism=16)" and found.on_cluster
     assert str(concurrency_of(sweep, configs("jobs=3"))) == "3 at a time (jobs=3)"
-    assert with_launcher(sweep, 3).hydra.launcher.array_parallelism == 3
+    assert with_launcher(sweep, 3, None).hydra.launcher.array_parallelism == 3
     typed = sweep_with("slurm", "hydra.launcher.array_parallelism=4", array_parallelism=4)
     with pytest.raises(ConfigError, match=r"jobs=3: hydra.launcher.array_parallelism=4 says"):
         concurrency_of(typed, configs("jobs=3"))

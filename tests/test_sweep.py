@@ -141,7 +141,9 @@ def test_jobs_at_the_same_time_share_the_cores(cli, tmp_path, monkeypatch):
     # What is known needs no workers, nor does a single run.
     launcher, launched = Sweep._launcher, []
     monkeypatch.setattr(
-        Sweep, "_launcher", lambda self, runs: launched.append(runs) or launcher(self, runs)
+        Sweep,
+        "_launcher",
+        lambda self, runs, scratch: launched.append(runs) or launcher(self, runs, scratch),
     )
     again = cli(*given, "seed=0,1,2", "jobs=2")
     assert again.code == 0 and again.out.count("known already") == 3 and launched == []

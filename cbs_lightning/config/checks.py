@@ -111,24 +111,27 @@ def _check_optimizer(optimizer: Settings, name: str) -> None:
         value = optimizer.get(key)
         valid = value is None or isinstance(value, bool)
         require(valid, f"optimizer.{key}", value, "must be true or false")
-    _try_optimizer(optimizer, name)
-
-
-def _try_optimizer(settings: Settings, name: str) -> None:
-    """It must be able to make a step by the gradient of one batch."""
-    parameter = torch.nn.Parameter(torch.zeros(1))
-    parameter.grad = torch.zeros(1)
-    # On GPUs alone, which need not be here.
-    here = {key: value for key, value in settings.items() if key != "capturable"}
+    _check_numbers(optimizer)
     try:
-        optimizer = instantiate(here)([parameter])
-        closure = inspect.signature(optimizer.step).parameters.get("closure")
-        if closure is not None and closure.default is inspect.Parameter.empty:
-            raise ValueError("evaluates the loss several times a step; a step here is one batch")
-        optimizer.step()
+        made = instantiate(optimizer)([torch.nn.Parameter(torch.zeros(1))])
     except Exception as error:  # whatever an optimizer's own checks raise is the user's to mend
         reason = " ".join(str(error.__cause__ or error).split())
         raise ConfigError("optimizer", name, reason) from error
+    # A step to try it would open the GPU, in a process that may be a sweep's.
+    closure = inspect.signature(made.step).parameters.get("closure")
+    once = closure is None or closure.default is not inspect.Parameter.empty
+    require(once, "optimizer", name, "needs several losses a step; here a step is one batch")
+    dense = not isinstance(made, torch.optim.SparseAdam)
+    require(dense, "optimizer", name, "needs sparse gradients; those of nets here are dense")
+
+
+def _check_numbers(optimizer: Settings) -> None:
+    """What an optimizer has a number for must be one, which not every optimizer checks."""
+    for name, parameter in inspect.signature(get_object(optimizer["_target_"])).parameters.items():
+        default = parameter.default
+        if name in optimizer and isinstance(default, int | float) and not isinstance(default, bool):
+            value = optimizer[name]
+            require(is_number(value), f"optimizer.{name}", value, "must be a number")
 
 
 def _check_arguments(group: str, settings: Settings) -> None:

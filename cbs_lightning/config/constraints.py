@@ -54,6 +54,13 @@ class OneOf:
         require(value in list(self.values), key, value, one_of(self.values))
 
 
+class Single:
+    """One value, whose type is checked where it is used."""
+
+    def check(self, key: str, value: Any) -> None:
+        require(not isinstance(value, dict | list), key, value, "must be a single value")
+
+
 class PathName:
     def check(self, key: str, value: Any) -> None:
         require(isinstance(value, str) and value != "", key, value, "must be a path")
@@ -108,8 +115,8 @@ class Factors:
 
 
 Constraint = (
-    Whole | Positive | Flag | OneOf | PathName | FolderName | OptionName | Label | PackageNames
-    | Factors
+    Single | Whole | Positive | Flag | OneOf | PathName | FolderName | OptionName | Label
+    | PackageNames | Factors
 )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from cbs_lightning.config.constraints import (
     PackageNames,
     PathName,
     Positive,
+    Single,
     Whole,
 )
 from cbs_lightning.errors import ConfigError, UserError, require
@@ -94,7 +95,7 @@ class RunConfig:
         int | Literal["auto"] | None, Whole(1, others=(None, AUTO))
     ]
     activation_checkpointing: Annotated[bool, Flag()]
-    compile: str | None  # torch.compile's mode
+    compile: Annotated[str | None, Single()]  # torch.compile's mode
     seed: Annotated[int, Whole(0, 2**32 - 1)]
     lr_scaling: Annotated[Scaling, OneOf(Scaling)]
     lr_reference_batch_size: Annotated[int, Whole(1)]  # samples; there optimizer.lr is as given

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -48,13 +47,6 @@ def _named() -> list[str]:
 def gpu_title(number: int) -> str:
     name = visible_gpus()[number]
     return f"GPU {name}" if name.isdecimal() else name
-
-
-@contextmanager
-def slot_directory() -> Iterator[Path]:
-    """For the locks of a sweep's slots: one for each job at a time."""
-    with tempfile.TemporaryDirectory(prefix="cbs_lightning-", ignore_cleanup_errors=True) as path:
-        yield Path(path)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from hydra_plugins.hydra_joblib_launcher.config import JobLibLauncherConf
 from omegaconf import DictConfig, OmegaConf
@@ -45,16 +46,19 @@ def is_on_cluster(config: DictConfig) -> bool:
     return "submitit_folder" in config.hydra.launcher
 
 
-def with_launcher(config: DictConfig, runs: int) -> DictConfig:
+def with_launcher(config: DictConfig, runs: int, scratch: Path | None) -> DictConfig:
     """The configuration with a launcher of so many runs at a time.
 
-    It has no idle workers, which a signal to all of a group would kill.
+    It has no idle workers, which a signal to all of a group would kill. What joblib writes is in
+    the sweep's own directory `scratch`, unless the user says where.
     """
     config = config.copy()
     if (key := _width_key(config.hydra)) is not None:
         config.hydra.launcher[key] = runs
     elif runs > 1:
         config.hydra.launcher = OmegaConf.structured(JobLibLauncherConf(n_jobs=runs))
+    if scratch is not None and config.hydra.launcher.get("temp_folder", "") is None:
+        config.hydra.launcher.temp_folder = str(scratch).replace("${", r"\${")
     return config
 
 

@@ -1,7 +1,6 @@
 """How a parallel sweep is stopped: its workers save themselves, and no further job begins."""
 
 import signal
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,8 @@ class StopFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.received: signal.Signals | None = None
+        self._before = path.with_name("running")  # renamed, which a full disk does not prevent
+        self._before.touch()
 
     def make(self, number: int, _: FrameType | None) -> None:
         """A signal's handler; the next signal is not held back."""
@@ -24,17 +25,19 @@ class StopFile:
         for heard, second in SECOND.items():
             signal.signal(heard, second)
         print_line("stopping: the running jobs save themselves")
-        self.path.touch()
+        try:
+            self._before.replace(self.path)
+        except OSError:  # the directory is gone, and the jobs cannot be told
+            raise KeyboardInterrupt from None
 
 
 @contextmanager
-def stop_file_on_signal() -> Iterator[StopFile]:
+def stop_file_on_signal(directory: Path) -> Iterator[StopFile]:
     """While inside, SIGINT, SIGTERM and SIGUSR2 make the file, and nothing else."""
-    with tempfile.TemporaryDirectory(prefix="cbs_lightning-") as directory:
-        stop = StopFile(Path(directory) / "stop")
-        before = {number: signal.signal(number, stop.make) for number in TO_STOP}
-        try:
-            yield stop
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    stop = StopFile(directory / "stop")
+    before = {number: signal.signal(number, stop.make) for number in TO_STOP}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,5 +1,6 @@
 """A sweep: jobs that are checked as a whole, run by any launcher, shown, and summed up."""
 
+import os
 import signal
 import sys
 import time
@@ -17,7 +18,7 @@ from cbs_lightning.config.checks import check
 from cbs_lightning.config.identity import run_directory
 from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.console import INTERRUPTED, count_of, print_line
-from cbs_lightning.errors import UserError, output_errors
+from cbs_lightning.errors import ConfigError, UserError, output_errors
 from cbs_lightning.files import inside
 from cbs_lightning.reporting.live_study import LiveStudy
 from cbs_lightning.results.result import UNFINISHED, Result
@@ -25,17 +26,19 @@ from cbs_lightning.results.sfo_limit import SfoLimit
 from cbs_lightning.signals import hand_over
 from cbs_lightning.sweep.batches import Batches
 from cbs_lightning.sweep.concurrency import Concurrency
-from cbs_lightning.sweep.gpus import disagreement, slot_directory
+from cbs_lightning.sweep.gpus import disagreement
 from cbs_lightning.sweep.job import SweepJob
 from cbs_lightning.sweep.launching import concurrency_of, is_on_cluster, with_launcher
 from cbs_lightning.sweep.live.board import JobState
 from cbs_lightning.sweep.live.watcher import watched_board
 from cbs_lightning.sweep.report import report
+from cbs_lightning.sweep.scratch import scratch_directory
 from cbs_lightning.sweep.slurm import queue as slurm
 from cbs_lightning.sweep.stop_file import StopFile, stop_file_on_signal
 from cbs_lightning.sweep.sweeper import Overrides
 from cbs_lightning.training.run import find_data, known_already
 
+NOWHERE = Path(os.devnull) / "board"  # a directory that cannot be
 Configs = dict[Overrides, RunConfig]
 Listener = Callable[[], None]  # called while a sweep runs, as `Watcher` says
 
@@ -85,7 +88,8 @@ class Sweep:
         states = [_waiting(number, cfg, part) for number, cfg in enumerate(configs.values(), 1)]
         below = _shared_folder(configs) if on_cluster else None
         with (
-            watched_board(states, workers, started, listeners, below) as board,
+            scratch_directory(_first_study(configs), below) as scratch,
+            watched_board(states, workers, started, listeners, scratch or NOWHERE) as board,
             ExitStack() as stack,
         ):
             jobs = {
@@ -100,22 +104,22 @@ class Sweep:
             left = {overrides: job for overrides, job in jobs.items() if overrides not in found}
             runs = min(workers, len(left))
             if runs > 1 and not on_cluster:
-                stop = stack.enter_context(stop_file_on_signal())
+                stop = stack.enter_context(stop_file_on_signal(_needed(scratch, configs)))
                 left = {o: replace(job, stop_file=str(stop.path)) for o, job in left.items()}
             if runs > 1 and concurrency.gpus > 1:
-                slots = str(stack.enter_context(slot_directory()))
-                gpus = concurrency.gpus
+                slots, gpus = str(scratch), concurrency.gpus
                 left = {o: replace(job, gpus=gpus, slots=slots) for o, job in left.items()}
             if runs > 0:
-                found |= Batches(self._launcher(runs), left, configs, board, stop).run()
+                launcher = self._launcher(runs, scratch)
+                found |= Batches(launcher, left, configs, board, stop).run()
         _exit_if_stopped(stop)
         return [value if isinstance(value := found[o], Result) else None for o in configs]
 
-    def _launcher(self, runs: int) -> Launcher:
+    def _launcher(self, runs: int, scratch: Path | None) -> Launcher:
         return Plugins.instance().instantiate_launcher(
             hydra_context=self.hydra_context,
             task_function=self.task_function,
-            config=with_launcher(self.config, runs),
+            config=with_launcher(self.config, runs, scratch),
         )
 
 
@@ -167,11 +171,22 @@ def _exit_if_stopped(stop: StopFile | None) -> None:
 
 def _shared_folder(configs: Configs) -> Path:
     """Where jobs on other machines can report how far they are."""
-    first = next(iter(configs.values()))
-    folder = inside(run_directory(first).parent, slurm.FOLDER)
-    with output_errors(Path(first.output_dir)):
+    folder = inside(_first_study(configs), slurm.FOLDER)
+    with output_errors(folder.parents[1]):
         folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def _first_study(configs: Configs) -> Path:
+    return run_directory(next(iter(configs.values()))).parent
+
+
+def _needed(scratch: Path | None, configs: Configs) -> Path:
+    """Without it jobs at the same time cannot be told to stop."""
+    if scratch is None:
+        output_dir = _first_study(configs).parent
+        raise ConfigError("output_dir", output_dir, "no room for a parallel sweep's own files")
+    return scratch
 
 
 def _studies(configs: Configs) -> dict[Path, bool]:

@@ -1,6 +1,5 @@
 """While a sweep runs, others are called from a thread beside it."""
 
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,22 +23,17 @@ def watched_board(
     workers: int,
     started: float,
     on_finished: Sequence[Callable[[], None]],
-    below: Path | None = None,
+    directory: Path,
 ) -> Iterator[Board]:
-    """A board for these jobs, in a temporary directory; in a terminal, with a live table.
+    """A board for these jobs in the directory; in a terminal, with a live table.
 
-    The directory is `below` another where jobs run on machines that would not see it else.
+    In a directory that is not there the board stays empty, and there is no table.
     """
     with ExitStack() as stack:
-        directory = stack.enter_context(
-            tempfile.TemporaryDirectory(
-                prefix="cbs_lightning-", dir=below, ignore_cleanup_errors=True
-            )
-        )
-        board = Board(Path(directory))
+        board = Board(directory)
         board.plan(jobs)
         show = None
-        if in_terminal():
+        if in_terminal() and directory.is_dir():
             show = stack.enter_context(live_table(board, workers, started)).show
         stack.enter_context(Watcher(board, show, on_finished))
         yield board
