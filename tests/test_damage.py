@@ -321,3 +321,11 @@ def test_checkpoints_of_every_kind_of_run_are_whole(cli, tmp_path, options):
     outcome = cli(*run, "stop.max_steps=60")
     assert outcome.code == 0, outcome.err
     assert "goes on from" in outcome.out and "damaged" not in outcome.out
+
+
+def test_one_and_one_point_nought_are_one_setting(cli, tmp_path):
+    run = [*RUN, f"output_dir={tmp_path}"]
+    assert cli(*run, "stop.max_steps=8", "optimizer.weight_decay=0").code == 0
+    outcome = cli(*run, "stop.max_steps=12", "optimizer.weight_decay=0.0")
+    assert outcome.code == 0, outcome.err
+    assert "goes on from" in outcome.out and "damaged" not in outcome.out

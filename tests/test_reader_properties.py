@@ -337,7 +337,7 @@ def test_what_is_not_checked_of_a_checkpoint_changes_no_loss(trained, tmp_path):
         values["loops"][name] = None
     for counts in values["loops"]["fit_loop"]["epoch_progress"].values():
         counts.update(dict.fromkeys(counts, 0))
-    values["callbacks"]["LogCurves"]["rates"] = [(0, 0.0), (3, 10.0)]
+    values["callbacks"]["LogCurves"]["rates"] = [(0, 0.0), (3, 10.0), (5, 1e-3)]
     values["callbacks"]["TrajectoryRecorder"]["seconds"] = 1e9
     losses = []
     for name, own in (("as it was", trained.values), ("changed", values)):

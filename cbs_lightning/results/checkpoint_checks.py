@@ -28,6 +28,7 @@ class Expected:
 
     state_dict: dict[str, Tensor]
     optimizer: Optimizer
+    settings: list[dict[str, Any]]  # a group: what the step left as it was
     steps_per_epoch: int
     steps_per_chunk: int
 
@@ -39,7 +40,7 @@ def check_checkpoint(values: Any, config_hash: str, expected: Expected) -> None:
         raise ValueError(f"global_step is {steps}")
     _check_origin(values, config_hash)
     _check_tensors("state_dict", _entry(values, "state_dict"), expected.state_dict)
-    _check_optimizer(_entry(values, "optimizer_states", kind=list), expected.optimizer)
+    _check_optimizer(_entry(values, "optimizer_states", kind=list), expected)
     _check_callbacks(values, steps)
     _check_loops(_entry(values, "loops", "fit_loop"), steps, expected)
     if _entry(values, "lr_schedulers", kind=list):
@@ -75,43 +76,46 @@ def _check_origin(values: Any, config_hash: str) -> None:
 
 
 def _check_tensors(name: str, found: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Of the same names, shapes and types; values that are no tensors of the same type."""
+    """Of the same names, shapes and types; values that are no tensors of the same kind."""
     if not isinstance(found, dict) or found.keys() != wanted.keys():
         raise ValueError(f"{name} has other entries than this model's")
     for key, value in wanted.items():
         own = found[key]
-        if not isinstance(value, Tensor):
-            same = type(own) is type(value)
-        else:
-            same = isinstance(own, Tensor) and _form(own) == _form(value)
-        if not same:
+        if _form(own) != _form(value):
             raise ValueError(f"{name}.{key} is not of this model's shape and type")
 
 
-def _form(tensor: Tensor) -> tuple[Any, ...]:
-    return tensor.shape, tensor.dtype, tensor.layout, tensor.device.type
+def _form(value: Any) -> tuple[Any, ...]:
+    """1 and 1.0 are one setting, and so are lists and tuples."""
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype, value.layout, value.device.type
+    if isinstance(value, list | tuple):
+        return (list, len(value))
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return (float if number else type(value),)
 
 
-def _check_optimizer(found: list[Any], optimizer: Optimizer) -> None:
+def _check_optimizer(found: list[Any], expected: Expected) -> None:
     """The settings are those of this run, and each parameter has the state of one that trained."""
     if len(found) != 1 or not isinstance(found[0], dict):
         raise ValueError(f"optimizer_states of {len(found)} optimizers, not of 1")
-    wanted = optimizer.state_dict()
-    wanted_groups = wanted["param_groups"]
+    wanted = expected.optimizer.state_dict()
     state = _entry(found[0], "state")
     if state.keys() != wanted["state"].keys():
         raise ValueError("optimizer_states of other parameters than this model's")
     for number, own in wanted["state"].items():
         _check_tensors(f"optimizer_states.{number}", state[number], own)
     groups = _entry(found[0], "param_groups", kind=list)
-    if not _is_same([group["params"] for group in groups], [g["params"] for g in wanted_groups]):
+    if not _is_same([g["params"] for g in groups], [g["params"] for g in wanted["param_groups"]]):
         raise ValueError("optimizer_states with other groups than this optimizer's")
     # Which fills in the settings that a later torch has added.
-    optimizer.load_state_dict({"state": {}, "param_groups": groups})
-    filled = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict(wanted)
-    if not _is_same(filled, wanted_groups):
-        raise ValueError("optimizer_states with other settings than this run's")
+    expected.optimizer.load_state_dict({"state": {}, "param_groups": groups})
+    filled = expected.optimizer.state_dict()["param_groups"]
+    expected.optimizer.load_state_dict(wanted)
+    for own, usual, constant in zip(filled, wanted["param_groups"], expected.settings, strict=True):
+        _check_tensors("optimizer_states.param_groups", own, usual)
+        if not _is_same({name: own[name] for name in constant}, constant):
+            raise ValueError("optimizer_states with other settings than this run's")
 
 
 def _check_callbacks(values: Any, steps: int) -> None:
@@ -130,6 +134,8 @@ def _check_callbacks(values: Any, steps: int) -> None:
     valid = valid and all(type(rate) is float and 0 <= rate < math.inf for _, rate in rates)
     if not valid or since[:1] != [0] or since != sorted(since):
         raise ValueError("LogCurves.rates are no learning rates from the first step on")
+    if values["optimizer_states"][0]["param_groups"][0]["lr"] != rates[-1][1]:
+        raise ValueError("optimizer_states with another learning rate than was noted last")
 
 
 def _check_recorder(state: dict[str, Any], steps: int) -> None:

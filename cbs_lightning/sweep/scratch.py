@@ -12,8 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
-from cbs_lightning.console import print_line
-from cbs_lightning.errors import one_line
+from cbs_lightning.console import print_line, visible
 
 PREFIX = "cbs_lightning-"
 NEW = f".{PREFIX}new-"  # of a directory that nobody has locked yet
@@ -104,4 +103,4 @@ def _remove_shared_memory(pid: int) -> None:
 @cache
 def _warn(text: str) -> None:
     """Once in a process: a search has many rounds."""
-    print_line(one_line(f"warning: {text}"))
+    print_line(visible(f"warning: {text}"))

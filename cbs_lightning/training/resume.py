@@ -1,6 +1,7 @@
 """From which checkpoint a run goes on, if there is one that fits it."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -30,7 +31,23 @@ def expected_of(cfg: RunConfig, data: ImageDataModule) -> Expected:
     """What a checkpoint of this run looks like, from a step with a model that is thrown away."""
     model = bare_model(cfg, data)
     optimizer = model.configure_optimizers()
+    begun = [dict(group) for group in optimizer.state_dict()["param_groups"]]
     model.net.train()(torch.zeros(2, *data.image_shape)).sum().backward()
     optimizer.step()
     loader = InMemoryLoader(data.split.train, cfg.batch_size)
-    return Expected(model.state_dict(), optimizer, loader.steps_per_epoch, loader.batches_per_chunk)
+    return Expected(
+        model.state_dict(),
+        optimizer,
+        [_constant(*groups) for groups in zip(begun, optimizer.param_groups, strict=True)],
+        loader.steps_per_epoch,
+        loader.batches_per_chunk,
+    )
+
+
+def _constant(begun: dict[str, Any], stepped: dict[str, Any]) -> dict[str, Any]:
+    """What no step changes; the learning rate may follow a schedule."""
+    return {
+        name: value
+        for name, value in begun.items()
+        if name not in ("lr", "params") and value == stepped[name]
+    }
