@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hydra.core.global_hydra import GlobalHydra
@@ -78,7 +79,10 @@ def _run_in_sweep(cfg: DictConfig) -> Result | UserError | None:
         return None
     with job.printing_beside_table():
         job.began()
-        return _run_job(_completed(cfg), job)
+        completed = _completed(cfg)
+        if job.output_dir is not None:
+            completed = replace(completed, output_dir=job.output_dir)
+        return _run_job(completed, job)
 
 
 def _run_job(cfg: RunConfig, job: "SweepJob") -> Result | UserError:

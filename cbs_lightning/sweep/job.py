@@ -38,6 +38,7 @@ class SweepJob:
     started: float  # when the sweep did, in seconds since 1970
     part: str = "sweep"  # what this is a job of, in words: a sweep, or a round of a search
     on_cluster: bool = False  # whether it has a machine's share, signals and a log of its own
+    output_dir: str | None = None  # the sweep's, whatever a worker's environment says
     waits: bool = True  # for a run that another process has locked
     board_directory: str | None = None
     stop_file: str | None = None  # when it appears, jobs save themselves and no further one starts

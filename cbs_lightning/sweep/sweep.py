@@ -95,7 +95,7 @@ class Sweep:
             jobs = {
                 overrides: SweepJob(
                     number, len(configs), workers, started, part, on_cluster,
-                    board_directory=str(board.directory),
+                    output_dir=configs[overrides].output_dir, board_directory=str(board.directory),
                     sfo_limit_file=str(limits[overrides].path) if overrides in limits else None,
                 )
                 for number, overrides in enumerate(configs, 1)
