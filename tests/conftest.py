@@ -1,4 +1,5 @@
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import cbs_lightning.training.run
 from cbs_lightning.cli import one_line_errors
 from cbs_lightning.config.composition import compose
 from cbs_lightning.config.schema import RunConfig
+from cbs_lightning.signals import TO_STOP
 from tests.forks import Forks
 from train import train
 
@@ -34,9 +36,12 @@ class Outcome:
 def _fresh_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
     threads = torch.get_num_threads()
+    handlers = {number: signal.getsignal(number) for number in TO_STOP}
     yield
     GlobalHydra.instance().clear()
     torch.set_num_threads(threads)
+    for number, handler in handlers.items():  # a job of a parallel sweep ignores them
+        signal.signal(number, handler)
 
 
 @pytest.fixture
