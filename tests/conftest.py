@@ -36,12 +36,12 @@ class Outcome:
 def _fresh_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
     threads = torch.get_num_threads()
-    handlers = {number: signal.getsignal(number) for number in TO_STOP}
+    for number in TO_STOP:  # whatever an earlier test left
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     GlobalHydra.instance().clear()
     torch.set_num_threads(threads)
-    for number, handler in handlers.items():  # a job of a parallel sweep ignores them
-        signal.signal(number, handler)
 
 
 @pytest.fixture
