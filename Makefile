@@ -13,10 +13,20 @@ override PORT := $(value PORT)
 override EVERY := $(value EVERY)
 override RUNS := $(value RUNS)
 override PARTS := $(value PARTS)
-export OUTPUT_DIR PORT EVERY RUNS PARTS PYTHON3
+override LOSS := $(value LOSS)
+override RULE := $(value RULE)
+override WINDOW := $(value WINDOW)
+override WITHIN := $(value WITHIN)
+override STUDY := $(value STUDY)
+override VARIANTS := $(value VARIANTS)
+export OUTPUT_DIR PORT EVERY RUNS PARTS LOSS RULE WINDOW WITHIN STUDY VARIANTS PYTHON3
+# Nothing in it is a user's text.
+override QUESTION = $${LOSS:+"--loss=$$LOSS"} $${RULE:+"--rule=$$RULE"} \
+  $${WINDOW:+"--window=$$WINDOW"} $${WITHIN:+"--within=$$WITHIN"} \
+  $${STUDY:+"--study=$$STUDY"} $${VARIANTS:+"--variants=$$VARIANTS"}
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo figures report tensorboard test test-slow test-slurm bench lint format lock clean
+.PHONY: help setup demo figures paper report tensorboard test test-slow test-slurm bench lint format lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -38,25 +48,17 @@ $(READY): requirements.lock requirements-build.lock
 demo: $(READY) ## the main job in minutes: three optimizers, nine batch sizes, figures and the answer
 	@CBS_OUTPUT_DIR="$$OUTPUT_DIR" $(BIN)/python train.py -m experiment=digits
 
-figures: $(READY) ## the answer, figures and tables of what is under OUTPUT_DIR (default outputs)
-	@$(BIN)/python -m cbs_lightning.reporting.figures -- "$$OUTPUT_DIR"
+figures: $(READY) ## the answer, figures and tables of what is under OUTPUT_DIR (LOSS, RULE, WINDOW, WITHIN, STUDY, VARIANTS=...)
+	@$(BIN)/python -m cbs_lightning.reporting.figures $(QUESTION) -- "$$OUTPUT_DIR"
 
-report: $(READY) ## one HTML page per study to browse and to send, under OUTPUT_DIR
-	@$(BIN)/python -m cbs_lightning.reporting.report -- "$$OUTPUT_DIR"
+paper: $(READY) ## the paper's figures and tables beside the published runs: docs/paper.md, docs/paper/
+	@$(BIN)/python -m cbs_lightning.reporting.paper
+
+report: $(READY) ## one HTML page per study to browse and to send, under OUTPUT_DIR (LOSS, ... as for figures)
+	@$(BIN)/python -m cbs_lightning.reporting.report $(QUESTION) -- "$$OUTPUT_DIR"
 
 tensorboard: $(READY) ## browse the runs under OUTPUT_DIR at http://localhost:PORT (default 6006)
-	@test -d "$$OUTPUT_DIR" || \
-	  { printf 'error: OUTPUT_DIR=%s: no such directory\n' "$$OUTPUT_DIR"; exit 1; }
-	@$(BIN)/python -c 'import os, socket; socket.create_server(("localhost", int(os.environ["PORT"])))' \
-	  2>/dev/null || \
-	  { printf 'error: PORT=%s: taken, or not a port; another one, such as PORT=6007\n' "$$PORT"; exit 1; }
-	@printf '%-34shttp://localhost:%s/#%s\n' \
-	  "Steps and SFO against batch size:" "$$PORT" "scalars&regexInput=_sweep&_smoothingWeight=0" \
-	  "The same, in groups:" "$$PORT" "custom_scalars&regexInput=_sweep&_smoothingWeight=0" \
-	  "Figures:" "$$PORT" "images&regexInput=_sweep" \
-	  "Every run and what it found:" "$$PORT" "hparams"
-	@$(BIN)/tensorboard --logdir="$$OUTPUT_DIR" --host localhost --port="$$PORT" \
-	  --window_title="$$OUTPUT_DIR" --reload_multifile true
+	@$(BIN)/python -m cbs_lightning.reporting.tensorboard_server "--port=$$PORT" -- "$$OUTPUT_DIR"
 
 test: $(READY) lint ## lint, types and all tests but the slow ones and those of a cluster
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not slurm"
@@ -82,7 +84,7 @@ format: $(READY) ## let ruff rewrite the code
 	$(BIN)/ruff format .
 
 lock: ## pin anew, within the ranges of pyproject.toml (needs uv)
-	uv pip compile --universal --generate-hashes --python-version 3.11 --extra dev \
+	uv pip compile --universal --generate-hashes --python-version 3.11 --extra dev --extra slurm \
 	  --no-emit-index-url --custom-compile-command "make lock" pyproject.toml -o requirements.lock
 	uv pip compile --universal --generate-hashes --python-version 3.11 --group install \
 	  --constraints requirements.lock --no-emit-index-url --custom-compile-command "make lock" \

@@ -14,7 +14,20 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from benchmarks import figures, growth, memory, search, start, steps, switches, throughput
+from benchmarks import (
+    callback,
+    coverage,
+    figures,
+    growth,
+    memory,
+    pages,
+    rules,
+    search,
+    start,
+    steps,
+    switches,
+    throughput,
+)
 from benchmarks.outcome import Finding, Outcome, Table, Verdict
 from cbs_lightning.results import provenance as record
 from cbs_lightning.results.store import run_directories
@@ -30,27 +43,33 @@ def main() -> None:
     parts: dict[str, Callable[[Callable[[str], None]], Outcome]] = {
         "steps": partial(steps.run, every=False),
         "growth": growth.run,
+        "callback": callback.run,
         "throughput": throughput.run,
         "start": start.run,
         "memory": memory.run,
+        "pages": pages.run,
         "figures": figures.run,
         "switches": switches.run,
         "search": search.run,
+        "coverage": coverage.run,
     }
-    usual = [name for name in parts if name not in ("switches", "search")]
-    parser.add_argument(
-        "parts", nargs="*", help=f"of {', '.join(parts)}; all but the last two without any"
-    )
+    usual = [name for name in parts if name not in ("switches", "search", "coverage")]
+    of_runs = {"rules": rules.run}
+    every = ", ".join([*parts, *of_runs])
+    parser.add_argument("parts", nargs="*", help=f"of {every}; without any: {', '.join(usual)}")
     parser.add_argument("--every", action="store_true", help="all combinations of a step's")
-    parser.add_argument("--runs", type=Path, help="a study on which the search is replayed too")
+    parser.add_argument("--runs", type=Path, help="a study, for rules, and for search as well")
     parser.add_argument("--output", type=Path, default=Path("outputs/bench.json"))
     given = parser.parse_args()
-    if unknown := set(given.parts) - set(parts):
-        parser.error(f"{' '.join(sorted(unknown))}: allowed: {', '.join(parts)}")
+    if unknown := set(given.parts) - {*parts, *of_runs}:
+        parser.error(f"{' '.join(sorted(unknown))}: allowed: {every}")
+    if given.runs is None and (needing := sorted(of_runs.keys() & set(given.parts))):
+        parser.error(f"{' '.join(needing)}: needs --runs, a study")
     if given.runs is not None:
         if not given.runs.is_dir() or not run_directories(given.runs):
             parser.error(f"--runs {given.runs}: no runs of a study")
         parts["search"] = partial(search.run, study=given.runs)
+        parts |= {name: partial(part, study=given.runs) for name, part in of_runs.items()}
     try:
         given.output.parent.mkdir(parents=True, exist_ok=True)
         given.output.touch()

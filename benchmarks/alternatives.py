@@ -66,10 +66,13 @@ def memory_as_usual() -> Iterator[None]:
     if not hasattr(libc, "mallopt"):
         yield
         return
+    host_keeps_large = allocator.told_to_keep_large
     libc.mallopt(allocator.M_TRIM_THRESHOLD, USUAL_TRIM_THRESHOLD)
+    libc.mallopt(allocator.M_MMAP_MAX, allocator.USUAL_MMAPS)
     try:
         yield
     finally:
+        libc.mallopt(allocator.M_MMAP_MAX, 0 if host_keeps_large else allocator.USUAL_MMAPS)
         libc.mallopt(allocator.M_TRIM_THRESHOLD, allocator.NEVER)
 
 

@@ -30,6 +30,7 @@ class Hosting(Classifier):
     for them. Its progress bar is drawn in their time, too: a millisecond, twice a second.
     """
 
+    hooks_per_chunk = True
     guests: ClassVar[Guests]
 
     def __init__(self, **classifier: Any) -> None:

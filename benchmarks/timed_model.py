@@ -7,10 +7,10 @@ from cbs_lightning.models import ResNet20
 
 
 class Timed(ResNet20):
-    """The default model, for runs of one step: then a call of `training_step` makes that."""
+    """The default model, for runs of one step: then a chunk is that."""
 
-    def training_step(self, *arguments: Any) -> Any:
-        steps = super().training_step(*arguments)
+    def train_chunk(self, *arguments: Any) -> Any:
+        steps = super().train_chunk(*arguments)
         tell(FIRST_STEP)
         return steps
 

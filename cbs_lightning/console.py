@@ -23,6 +23,23 @@ def count_of(number: int, thing: str) -> str:
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
+def epoch_of(steps: int, max_steps: int | None, steps_per_epoch: int | None) -> str:
+    """How far a run is: "epoch 12.3 of 200", or "step 30 of 85" in a budget below one."""
+    if not steps_per_epoch:
+        return ""
+    epoch = f"epoch {steps / steps_per_epoch:.1f}"
+    if max_steps is None:
+        return epoch
+    if max_steps < steps_per_epoch:
+        return f"step {steps:,} of {max_steps:,}"
+    return f"{epoch} of {max_steps / steps_per_epoch:.1f}".removesuffix(".0")
+
+
+def one_line(text: str) -> str:
+    """The words of a text of several lines."""
+    return " ".join(text.split())
+
+
 def visible(text: str) -> str:
     """The text in one line, with escapes such as \\x1b for whatever cannot be printed.
 

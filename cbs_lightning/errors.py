@@ -56,7 +56,14 @@ def output_errors(output_dir: Path) -> Iterator[None]:
             raise
         reason = error.strerror or str(error) or type(error).__name__
         where = f" ({error.filename})" if error.filename else ""
-        raise UserError(
-            f"output_dir={output_dir}: {reason}{where}; whatever was written before is whole, "
-            "and the same command goes on from it"
-        ) from error
+        advice = "whatever was written before is whole, and the same command goes on from it"
+        if not _holds_something(output_dir):
+            advice = "nothing was written; choose another output_dir"
+        raise UserError(f"output_dir={output_dir}: {reason}{where}; {advice}") from error
+
+
+def _holds_something(directory: Path) -> bool:
+    try:
+        return any(path.is_file() for path in directory.rglob("*"))
+    except OSError:
+        return False

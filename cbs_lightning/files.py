@@ -12,7 +12,8 @@ from typing import BinaryIO
 
 from cbs_lightning.errors import UserError
 
-PROJECT = Path(__file__).parents[1]  # with conf/, and .git in a clone
+PACKAGE = Path(__file__).parent
+PROJECT = PACKAGE.parent  # a clone with its .git and Makefile, or where packages are installed
 SCRATCH = ".tmp"
 SCRATCH_NAME = re.compile(r"\..+\.[\w.-]+\.\d+\.tmp", re.DOTALL)  # what `scratch_of` makes
 DAMAGED = ".corrupt"

@@ -3,7 +3,7 @@
 Hydra imports it for a run of its own as well, so that nothing here may take long to import.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig
@@ -20,8 +20,13 @@ class CriticalBatchSweeper(JobSweeper):
     Where neither the command line nor `grid` names batch sizes, the settings say the range.
     """
 
-    def __init__(self, grid: Sequence[DictConfig] = (), **settings: Any) -> None:
-        super().__init__(grid)
+    def __init__(
+        self,
+        grid: Sequence[DictConfig] = (),
+        params: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(grid, params)
         self.settings = settings
 
     def sweep(self, arguments: list[str]) -> list[Result | None]:

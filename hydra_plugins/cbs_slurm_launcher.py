@@ -12,13 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn
-from hydra_plugins.hydra_submitit_launcher.submitit_launcher import BaseSubmititLauncher
+from hydra.plugins.launcher import Launcher
 
 from cbs_lightning.config import complete
 from cbs_lightning.console import count_of, print_line
 from cbs_lightning.errors import ConfigError, UserError
 from cbs_lightning.signals import TO_STOP, hand_over, held_back
 from cbs_lightning.sweep.slurm import queue as slurm
+
+try:
+    from hydra_plugins.hydra_submitit_launcher.submitit_launcher import BaseSubmititLauncher
+except ModuleNotFoundError:  # without the extra `slurm` nobody can choose this launcher
+    BaseSubmititLauncher = Launcher
 
 if TYPE_CHECKING:
     from cbs_lightning.sweep.slurm.jobs import RunJob

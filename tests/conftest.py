@@ -3,6 +3,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,14 @@ class Outcome:
     code: int
     out: str
     err: str
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What an optional package is needed for is skipped without it."""
+    if find_spec("pytorch_optimizer") is None:
+        for item in items:
+            if "soap" in item.name:
+                item.add_marker(pytest.mark.skip(reason="needs the package pytorch-optimizer"))
 
 
 @pytest.fixture(autouse=True)

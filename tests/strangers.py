@@ -127,3 +127,89 @@ class Odd(Plain):
         inputs, labels = batch
         each = cross_entropy(self.net(inputs), labels, reduction="none")
         return each if self.what == "several" else None
+
+
+class Forgetful(Plain):
+    """Learns with dropout, and with a scheduler."""
+
+    def __init__(self, interval: str = "step") -> None:
+        super().__init__()
+        self.interval = interval
+        self.net = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.3), nn.Linear(16, 2))  # type: ignore[assignment]
+        self.epochs_ended = 0
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.Adam(self.parameters(), 0.01)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.9)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": self.interval},
+        }
+
+    def on_train_epoch_end(self) -> None:
+        """What happens here changes what follows."""
+        self.epochs_ended += 1
+        with torch.no_grad():
+            self.net[0].weight.mul_(0.99)
+
+
+STEP_HOOKS = (
+    "on_train_batch_start", "on_before_zero_grad", "on_before_backward", "on_after_backward",
+    "on_before_optimizer_step", "on_train_batch_end", "optimizer_step", "optimizer_zero_grad",
+    "backward", "configure_gradient_clipping", "on_before_batch_transfer",
+    "transfer_batch_to_device", "on_after_batch_transfer",
+)  # fmt: skip
+OTHER_HOOKS = (
+    "on_fit_start", "on_fit_end", "on_train_start", "on_train_end", "on_train_epoch_start",
+    "on_train_epoch_end",
+)  # fmt: skip
+
+
+def counting(name: str) -> Any:
+    def hook(self: Any, *arguments: Any, **settings: Any) -> Any:
+        self.calls[name] = self.calls.get(name, 0) + 1
+        return getattr(super(Hooked, self), name)(*arguments, **settings)
+
+    return hook
+
+
+class Hooked(Plain):
+    """Overrides every hook, and counts the calls, of all its kind."""
+
+    calls: dict[str, int] = {}  # noqa: RUF012
+
+
+for each in (*STEP_HOOKS, *OTHER_HOOKS):
+    setattr(Hooked, each, counting(each))
+
+
+class TwoOptimizers(Manual):
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.SGD(self.parameters(), 0.1), torch.optim.SGD(self.parameters(), 0.1)]
+
+
+class Laden(Plain):
+    """Its hyperparameters are what no checkpoint can hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.save_hyperparameters({"net": nn.Linear(2, 2)})
+
+
+class Optimizerless(Plain):
+    configure_optimizers = L.LightningModule.configure_optimizers
+
+
+class OnImages(L.LightningModule):
+    """Of digits, as (images, labels)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+    def training_step(self, batch: Any, _: int) -> Tensor:
+        images, labels = batch
+        return cross_entropy(self.net(images), labels)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), 0.1)

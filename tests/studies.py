@@ -31,6 +31,9 @@ def make_run(
     micro_batch_size: int | None = None,
     falling: bool = False,
     abandoned: bool = False,
+    waited: float | None = 0.0,
+    threads: int = 1,
+    machine: str = "a machine, 2 cores, Linux 6",
 ) -> Result:
     """A run whose loss is 3 until it is 0.9 in epoch number `epochs`, or never.
 
@@ -81,13 +84,14 @@ def make_run(
         test_accuracy=None,
         seconds=0.0,
         seconds_per_step=seconds_per_step,
-        threads=1,
+        threads=threads,
         device="cpu",
         config_hash=hashlib.sha256(f"{variant}{optimizer}{batch_size}".encode()).hexdigest(),
         versions={"python": "3.11.0"},
         commit="0123abc",
         configuration={"batch_size": batch_size, "stop": {"loss": 1.0, "rule": "epoch"}},
-        machine="a machine",
+        machine=machine,
+        waited=waited,
         trajectory_digest=trajectory.digest(),
     )
     result = answer(result, trajectory, Request(1.0, RuleName.EPOCH, N))

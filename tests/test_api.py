@@ -36,7 +36,14 @@ def test_every_name_has_an_example_that_runs(name, tmp_path, monkeypatch):
         assert not failed
 
 
-@pytest.mark.parametrize("name", ["fit.curve_fit", "fit.comparison", "theory.theorem"])
-def test_examples_of_fits_and_theory_run(name):
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fit.curve_fit", "fit.comparison", "theory.theorem", "optim.groups", "optim.adabelief",
+        "optim.adafactor", "optim.lion", "optim.muon", "optim.schedule_free", "optim.signum",
+        "optim.yogi",
+    ],
+)  # fmt: skip
+def test_examples_of_fits_theory_and_optimizers_run(name):
     failed, tried = doctest.testmod(importlib.import_module(f"cbs_lightning.{name}"))
     assert tried > 0 and not failed

@@ -5,17 +5,27 @@ from collections import Counter
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from benchmarks import composition, ours, steps, throughput
+from benchmarks import composition, ours, pages, rules, steps, throughput
 from benchmarks.alternatives import ALTERNATIVES, Alternative, memory_as_usual
 from benchmarks.growth import slope
 from benchmarks.images import DIGITS, PICTURES, EvenCIFAR10, EvenDigits
 from benchmarks.outcome import Finding, Spread, Target, Verdict
 from cbs_lightning.data.loader import SAMPLES_PER_CHUNK
-from cbs_lightning.training.allocator import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, freed_memory_kept
+from cbs_lightning.results.store import read_run
+from cbs_lightning.results.trajectory import Trajectory
+from cbs_lightning.training.allocator import (
+    M_MMAP_MAX,
+    M_MMAP_THRESHOLD,
+    M_TRIM_THRESHOLD,
+    USUAL_MMAPS,
+    freed_memory_kept,
+)
 from cbs_lightning.training.threads import cores
+from tests.studies import make_run, rewrite
 
 
 def test_a_quarter_of_all_combinations_is_balanced():
@@ -64,7 +74,8 @@ def test_where_all_cores_are_its_a_run_chooses_its_threads_and_others_have_them_
     assert set(threads["run"]) == {1} and set(threads["guests"]) == {2}
 
 
-def test_other_ways_to_train_have_memory_as_glibc_has_it(monkeypatch):
+@pytest.mark.parametrize("large", [True, False])
+def test_other_ways_to_train_have_memory_as_glibc_has_it(monkeypatch, large):
     settings = {}
 
     class Libc:
@@ -74,12 +85,13 @@ def test_other_ways_to_train_have_memory_as_glibc_has_it(monkeypatch):
         def malloc_trim(self, _: int) -> None: ...
 
     monkeypatch.setattr(ctypes, "CDLL", lambda _: Libc())
-    with freed_memory_kept():
+    with freed_memory_kept(large_blocks=large):
         kept = dict(settings)
         with memory_as_usual():
             # As glibc raises it, once blocks as large as it may be have been freed.
-            assert settings == kept | {M_TRIM_THRESHOLD: 2 * kept[M_MMAP_THRESHOLD]}
-        assert settings == kept
+            usual = {M_TRIM_THRESHOLD: 2 * kept[M_MMAP_THRESHOLD], M_MMAP_MAX: USUAL_MMAPS}
+            assert settings == kept | usual
+        assert settings == kept and settings[M_MMAP_MAX] == (0 if large else USUAL_MMAPS)
 
 
 def test_all_steps_do_the_same_work():
@@ -149,3 +161,42 @@ def test_both_loaders_compose_every_job():
     found = composition.measure(composition.SWEEPS["experiment=digits"][:2])
     assert list(found) == ["JobLoader", "Hydra"]
     assert all(len(times) == 2 and min(times) > 0 for times in found.values())
+
+
+def test_the_part_on_pages_takes_turns_and_compares_like_with_like(monkeypatch):
+    calls = []
+
+    def measured(way, cell, at_a_time):
+        calls.append((way, cell, at_a_time))
+        return {"seconds": 1.0 if way == "kept" else 2.0, "faults": 0, "peak": 100}
+
+    monkeypatch.setattr(pages, "measured", measured)
+    found = pages.run(lambda _: None)
+    assert [way for way, _, _ in calls] == len(calls) // 2 * ["kept", "given back"]
+    assert {at_a_time for _, _, at_a_time in calls} == {1, 2}
+    assert found.findings[0].worst.median == 0.5 and len(found.numbers) == 4
+
+
+def test_a_measurement_of_pages_is_of_a_process_that_trains():
+    found = pages.measured("kept", ("resnet20_authors", 32), 2)
+    assert found["seconds"] > 0 and found["peak"] > 100
+
+
+def test_the_error_of_a_rule_is_told_where_the_exact_steps_are_known(tmp_path):
+    """A loss that falls exponentially, with 20 % noise on every batch."""
+    make_run(tmp_path / "study", "adam", 10, 12)
+    (directory,) = (tmp_path / "study").iterdir()
+    before = read_run(directory).trajectory
+    rng = np.random.default_rng(0)
+    exact = 2.0 * np.exp(-np.arange(len(before)) / 400)
+    noisy = exact * rng.normal(1, 0.2, len(before))
+    rewrite(directory, Trajectory(noisy.astype(np.float32), before.correct, before.size))
+    found = {
+        (threshold, share): (steps, errors)
+        for threshold, share, _, steps, errors in rules.measure([read_run(directory)])
+    }
+    steps, errors = found[0.5, 1.0]
+    assert steps == pytest.approx(400 * np.log(4), rel=0.03)
+    assert errors["window"].bias == pytest.approx(50 / steps, rel=0.2)  # half of its 100 steps
+    assert abs(errors["middle"].bias) < 0.02
+    assert errors["middle"].scatter < errors[rules.END_OF_LINE].scatter

@@ -9,13 +9,14 @@ from dataclasses import replace
 import pytest
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
+from cbs_lightning.callbacks.progress import Progress
 from cbs_lightning.results.result import Status
 from cbs_lightning.sweep.job import SweepJob
 from cbs_lightning.sweep.live import table as live_table
-from cbs_lightning.sweep.live import watcher as watching
+from cbs_lightning.sweep.live import watcher
 from cbs_lightning.sweep.live.board import LINES, Board, JobState, Lines, Phase
-from cbs_lightning.sweep.live.time_left import sweep_seconds_left
-from cbs_lightning.sweep.live.watcher import Watcher
+from cbs_lightning.sweep.live.time_left import time_left
+from cbs_lightning.sweep.live.watcher import watching
 from cbs_lightning.sweep.sweep import Sweep
 from tests.conftest import TINY
 
@@ -119,12 +120,52 @@ def test_what_cannot_be_printed_is_lost(tmp_path):
     ],
 )
 def test_the_time_left_for_a_sweep(jobs, workers, expected):
-    assert sweep_seconds_left(jobs, workers) == expected
+    _, left = time_left(jobs, workers)
+    assert (left.seconds if left else None) == expected
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    "jobs",
+    [
+        [finished(10), running(4, 68.0)],
+        [finished(10), running(4, 68.0), running(14, 68.0, job=3), waiting(4)],
+        [running(4, 68.0), running(4, 12.0, job=3)],
+        [running(4, 68.0), running(4, None, job=3), waiting(4)],
+    ],
+)
+def test_no_run_takes_longer_than_its_sweep(jobs, workers):
+    runs, sweep = time_left(jobs, workers)
+    for left in runs.values():
+        assert sweep is None or left.seconds <= sweep.seconds
+
+
+def test_what_is_left_is_at_most_a_budget_or_about_what_others_took():
+    runs, sweep = time_left([running(4, 68.0, job=1), running(4, 12.0)], 2)
+    assert list(map(str, [*runs.values(), sweep])) == [
+        "at most 68 s left", "at most 12 s left", "at most 68 s left"
+    ]  # fmt: skip
+    runs, sweep = time_left([finished(16), running(4, 68.0), running(20, 30.0, job=3)], 2)
+    assert list(map(str, [*runs.values(), sweep])) == [
+        "about 12 s left", "at most 30 s left", "about 30 s left"
+    ]  # fmt: skip
+
+
+def test_a_job_says_the_same_of_itself_as_its_sweep_does(tmp_path):
+    Board(tmp_path).plan([finished(10), running(4, 68.0)])
+    job = SweepJob(2, 2, 1, started=0.0, board_directory=str(tmp_path))
+    progress = Progress(8, 90, 10, 0.1, first_loss=2.0, loss=1.0, seconds_left=5.0)
+    Board(tmp_path).update(2, began=time.time())
+    assert (
+        job.time_left(progress) == "about 5.0 s left for this run, about 5.0 s left for the sweep"
+    )
+    nowhere = SweepJob(2, 2, 1, started=0.0, board_directory=str(tmp_path / "gone"))
+    assert nowhere.time_left(progress) == "at most 5.0 s left for this run"
 
 
 def test_a_slow_listener_does_not_slow_others_down(tmp_path, monkeypatch):
-    monkeypatch.setattr(watching, "FINISHED_SECONDS", 0.01)
-    monkeypatch.setattr(watching, "LARGEST_SHARE", 1e-3)
+    monkeypatch.setattr(watcher, "FINISHED_SECONDS", 0.01)
+    monkeypatch.setattr(watcher, "LARGEST_SHARE", 1e-3)
     board = Board(tmp_path)
     board.plan([waiting(1), waiting(2), waiting(3)])
     calls, called = {"slow": 0, "quick": 0}, threading.Event()
@@ -137,7 +178,7 @@ def test_a_slow_listener_does_not_slow_others_down(tmp_path, monkeypatch):
         calls["quick"] += 1
         called.set()
 
-    with Watcher(board, on_finished=[slow, quick]):
+    with watching(board, on_finished=[slow, quick]):
         for job in (1, 2):
             called.clear()
             board.update(job, phase=Phase.FINISHED, status=Status.REACHED)
@@ -146,7 +187,7 @@ def test_a_slow_listener_does_not_slow_others_down(tmp_path, monkeypatch):
 
 
 def test_who_wants_to_know_of_finished_jobs_is_called(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(watching, "FINISHED_SECONDS", 0.01)
+    monkeypatch.setattr(watcher, "FINISHED_SECONDS", 0.01)
     board = Board(tmp_path)
     board.plan([waiting(1), waiting(2)])
     counts, called = [], threading.Event()
@@ -158,7 +199,7 @@ def test_who_wants_to_know_of_finished_jobs_is_called(tmp_path, monkeypatch, cap
         counts.append(sum(job.phase is Phase.FINISHED for job in Board(tmp_path).jobs()))
         called.set()
 
-    with Watcher(board, on_finished=[fails, counting]):
+    with watching(board, on_finished=[fails, counting]):
         board.update(1, phase=Phase.FINISHED, status=Status.REACHED)
         assert called.wait(60)
         board.update(2, phase=Phase.FINISHED, status=Status.REACHED)
@@ -182,7 +223,7 @@ def test_a_sweep_calls_them_also_without_a_terminal(cli, tmp_path, monkeypatch):
 
 
 def test_without_anybody_to_call_there_is_no_thread(tmp_path):
-    with Watcher(Board(tmp_path)):
+    with watching(Board(tmp_path)):
         assert not any(thread.name == "cbs-watcher" for thread in threading.enumerate())
 
 
@@ -190,7 +231,7 @@ def test_without_anybody_to_call_there_is_no_thread(tmp_path):
 def looks(monkeypatch):
     """All that a sweep's live table is asked to show, in this process and without a terminal."""
     seen = []
-    monkeypatch.setattr(watching, "in_terminal", lambda: True)
+    monkeypatch.setattr(watcher, "in_terminal", lambda: True)
     monkeypatch.setattr(live_table.LiveTable, "show", lambda self, jobs: seen.append(jobs))
     return seen
 
@@ -255,8 +296,7 @@ def test_in_a_log_lines_tell_the_time_left(cli, tmp_path):
     first = [line for line in lines if line.startswith("[1/2] adam b=256: epoch")]
     second = [line for line in lines if line.startswith("[2/2] adam b=256 seed=1: epoch")]
     assert first and all(line.endswith("left for this run") for line in first)
-    assert second and " left for this run, about " in second[0]
-    assert second[0].endswith(" left for the sweep")
+    assert second and second[0].endswith(" left for the sweep")
     (end,) = [line for line in lines if line.startswith("[1/2] adam b=256: exhausted")]
     assert "; sweep " in end and " so far, about " in end and end.endswith(" left")
     (end,) = [line for line in lines if line.startswith("[2/2] adam b=256 seed=1: exhausted")]

@@ -38,7 +38,7 @@ def test_small_steps_get_one_thread(monkeypatch):
 def operations(*overrides: str) -> float:
     cfg = compose(list(overrides))
     data = check_run(cfg)
-    data.setup("fit")
+    data.setup()
     return operations_of_step(cfg, data)
 
 
@@ -56,7 +56,7 @@ def test_of_a_net_that_looks_at_values_nothing_is_known():
 
 
 def test_a_run_that_goes_on_keeps_its_choices(tmp_path):
-    checkpoint = Checkpoint(tmp_path, {"threads": 3, "micro_batch_size": 17})
+    checkpoint = Checkpoint(tmp_path, {"threads": 3, "micro_batch_size": 17}, steps=1)
     assert resolved(checkpoint=checkpoint).threads == 3
     assert resolved("threads=1", checkpoint=checkpoint).threads == 1
     auto = resolved("micro_batch_size=auto", checkpoint=checkpoint)

@@ -1,13 +1,23 @@
 """The command line as a user has it: what is printed, the exit code, what is left behind."""
 
 import json
+import re
+import shlex
 import subprocess
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from cbs_lightning.cli.jobs import _print_interrupted
+from cbs_lightning.cli.messages import in_quotes
+from cbs_lightning.config.composition import compose
+from cbs_lightning.config.identity import flatten
+from cbs_lightning.results.result import Status
+from cbs_lightning.training.run import run
+from tests import tiny as tiny_models
 from tests.conftest import TINY
 
 ROOT = Path(__file__).parents[1]
@@ -18,13 +28,35 @@ BAD = {
     "jobs=0": ["jobs=0", "must be a whole number >= 1 or auto"],
     "jobs=-1": ["jobs=-1", ">= 1 or auto"],
     "jobs=many": ["jobs=many", "or auto"],
-    "optimizer=sdg": ["optimizer=sdg", "adam, adam_monotone, adamw, amsgrad, momentum"],
+    "optimizer=sdg": ["optimizer=sdg", "adam, adam_monotone, adamw, amsgrad, "],
     "data=cifar": ["data=cifar", "cifar10, digits, mnist"],
     "model=resnet": ["model=resnet", "resnet18, resnet20, resnet20_authors"],
-    "experiment=digit": ["experiment=digit", "cifar10_resnet20, digits, lr_scaling"],
-    "batchsize=4": ["batchsize=4", "no such key", "batch_size"],
-    "optimizer.beta=0.9": ["optimizer.beta=0.9", "no such key", "optimizer.betas"],
-    "stop.los=1": ["stop.los=1", "no such key", "stop.loss"],
+    "experiment=digit": ["experiment=digit", "cifar10_resnet20, digits, "],
+    "batchsize=4": ["batchsize=4: no such key; did you mean batch_size=4? allowed: "],
+    "optimzer=adam": ["optimzer=adam: no such key; did you mean optimizer=adam? allowed: "],
+    "optimizer.beta=0.9": ["optimizer.beta=0.9", "did you mean optimizer.betas=0.9? allowed: "],
+    "stop.los=1": ["stop.los=1: no such key; did you mean stop.loss=1? allowed: stop."],
+    "lr=0.1": ["lr=0.1: no such key; did you mean optimizer.lr=0.1?"],
+    "max_epochs=3": ["max_epochs=3: no such key; did you mean stop.max_epochs=3?"],
+    "optimizer=adm": ["optimizer=adm: did you mean optimizer=adam? allowed: adabelief, "],
+    "experiment=digts": ["experiment=digts: did you mean experiment=digits? allowed: betas, "],
+    "stop.loss={a:1}": ["stop.loss={'a': 1}"],
+    "batch_size=4,,": ["batch_size=4,,: a value is missing beside a comma"],
+    "batch_size=,4": ["batch_size=,4: a value is missing beside a comma"],
+    "batch_size=1e3": ["batch_size=1000.0: must be a whole number >= 1, such as 1000"],
+    "batch_size 4": ["batch_size 4: must be key=value, such as batch_size=4"],
+    "~data": ["~data: a run needs data; another one: data=<option>"],
+    "+model.width=3": ["model.width=3: allowed: none"],
+    "+batch_size=4": ["+batch_size=4: there is such a key; type batch_size=4"],
+    "data_dir=~/x": ['data_dir=~/x: ~ is not replaced here; type data_dir="$HOME/x"'],
+    "data_dir=/a(b": ["data_dir=/a(b: cannot be read", """if it is one text: 'data_dir="/a(b"'"""],
+    f"study={300 * 'a'}": [f"study={300 * 'a'}: must be a folder's name", "255 bytes at most"],
+    "hydra.sweeper.params={a:1}": ["keys to sweep are typed themselves, such as -m batch_size=4,8"],
+    "hydra.run.dir=here": ["hydra.run.dir=here: has no effect here", "set output_dir and study"],
+    "hydra.verbose=true": ["hydra.verbose=true: has no effect here", "HYDRA_FULL_ERROR=1"],
+    "~optimizer._partial_": ["optimizer._partial_=False: must be true; write the line _partial_"],
+    "--batch-size=4": ["--batch-size=4: no such option; keys are typed as batch_size=<value>"],
+    "--config-dir=/nowhere": ["/nowhere' not found"],
     "+batchsize=4": ["batchsize=4", "batch_size"],
     "stop.loss=-1": ["stop.loss=-1", "> 0"],
     "optimizer.lr=0": ["optimizer.lr=0", "> 0"],
@@ -32,8 +64,8 @@ BAD = {
     "trainer.accelerator=gpu": ["trainer.accelerator=gpu", "auto, cpu"],
     "hydra.nothing=1": ["hydra.nothing=1", "allowed: hydra.callbacks, ", "hydra.sweeper"],
     "budget.runs=1": ["budget.runs=1", "a search has hydra.sweeper.budget.runs, with hydra/sweep"],
-    "hydra.sweeper.octaves=1": ["allowed: hydra.sweeper.grid; a search has hydra.sweeper.octaves"],
-    "hydra.launcher.partition=a": ["hydra.launcher.partition=a"],
+    "hydra.sweeper.octaves=1": ["hydra.sweeper.params; a search has hydra.sweeper.octaves"],
+    "hydra.launcher.partition=a": ["hydra.launcher.partition=a: no such key"],
     "stop.loss=${nothing}": ["stop.loss"],
     "~stop.loss": ["stop.loss"],
     "optimizer=null": ["optimizer"],
@@ -104,6 +136,56 @@ def test_an_output_directory_that_cannot_be_made(cli, tmp_path):
     outcome = cli(*TINY, f"output_dir={tmp_path / 'file'}")
     assert outcome.code != 0 and "output_dir" in outcome.err and "Traceback" not in outcome.err
     assert len(outcome.err.strip().splitlines()) == 1
+    assert outcome.err.endswith("nothing was written; choose another output_dir\n")
+
+
+def test_a_path_with_a_comma_is_told_how_to_be_quoted(cli, tmp_path):
+    outcome = cli(*TINY, f"output_dir={tmp_path}/a, b")
+    assert_one_clear_line(outcome, ["a comma makes several values"], tmp_path / "a, b")
+    (typed,) = shlex.split(outcome.err.partition("in quotes it is one: ")[2])
+    outcome = cli(*TINY, typed, "stop.max_steps=1")
+    assert outcome.code == 0 and (tmp_path / "a, b").is_dir()
+
+
+@pytest.mark.parametrize("value", ['it\'s "so", \\', "a,b\\", '"', "(", "{a}", "a b"])
+def test_what_is_to_be_typed_can_be_pasted(value):
+    (word,) = shlex.split(in_quotes("output_dir", value))
+    assert compose([word]).output_dir == value
+
+
+def test_what_cannot_be_swept_of_hydras_is_said_with_what_can(cli, tmp_path):
+    outcome = cli("-m", "hydra.sweeper.params.batch_size=4,8", f"output_dir={tmp_path / 'out'}")
+    assert_one_clear_line(outcome, ["cannot be swept; type batch_size=4,8"], tmp_path / "out")
+
+
+def test_the_help_is_one_screen_of_keys_that_exist(cli):
+    outcome = cli("--help")
+    lines = outcome.out.splitlines()
+    options = re.compile(r"(experiment|optimizer): ")  # which a terminal wraps
+    longest = max(len(line) for line in lines if not options.match(line))
+    assert outcome.code == 0 and len(lines) <= 40 and longest <= 100
+    assert "adam, adam_monotone, " in outcome.out and "sweep: null" not in outcome.out
+    start = lines.index(next(line for line in lines if line.startswith("Keys")))
+    words = [word for line in lines[start + 1 : start + 7] for word in line[17:].split()]
+    keys = flatten(asdict(compose([])))
+    groups = {key.partition(".")[0] for key in keys}
+    named = [word.partition("=")[0].rstrip(",") for word in words]
+    named = [word for word in named if "_" in word or "." in word.strip(".")]
+    assert len(named) > 15
+    for word in named:
+        assert word in keys or word in groups or word in ("hydra/launcher", ".betas"), word
+
+
+def test_a_run_that_fails_points_to_its_traceback(cli, tmp_path, monkeypatch):
+    def fails(*_):
+        raise RuntimeError("the roof\nfell in")
+
+    monkeypatch.setattr(tiny_models.Tiny, "on_train_start", fails)
+    outcome = cli(*TINY, f"output_dir={tmp_path}")
+    (where,) = tmp_path.glob("*/*/error.txt")
+    line = f"error: adam b=256: RuntimeError: the roof fell in; see {where}\n"
+    assert outcome.code == 1 and outcome.err.endswith(line)
+    assert "in fails" in where.read_text()
 
 
 def test_one_run_prints_what_it_found(cli, tmp_path):
@@ -136,6 +218,16 @@ def test_a_new_process_needs_nothing_but_the_repository(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     lines = done.stdout.strip().splitlines()
     assert len(lines) >= 2 and "exhausted after 40 steps" in lines[-1]
-    assert "epoch" in lines[0] and "until 0.1" in lines[0] and "left" in lines[0]
+    assert re.search(r": epoch \d\.\d of 1\.4, loss .* \(until 0\.1\), at most .* left", lines[0])
     assert "\x1b" not in done.stdout
     assert done.stderr == ""
+
+
+def test_an_interrupted_run_that_had_met_its_threshold_says_so(tiny, capsys):
+    cfg = tiny("stop.loss=1.5")
+    result = run(cfg)
+    capsys.readouterr()
+    _print_interrupted(cfg, "title", replace(result, status=Status.INTERRUPTED, steps=None))
+    said = capsys.readouterr().out
+    assert said.startswith(f"title: reached 1.5 after {result.steps} steps, SFO {result.sfo:,}")
+    assert "before it was interrupted; the same command ends it in good order" in said

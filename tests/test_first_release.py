@@ -32,7 +32,7 @@ UNFINISHED = {
         "seed=1", "stop.loss=1.2", "checkpoint.every_seconds=0.2", "output_dir=killed",
     ],
 }  # fmt: skip
-TIMED = ("seconds", "seconds_per_step", "digest")
+TIMED = ("seconds", "seconds_per_step", "waited", "digest")
 
 
 @pytest.fixture
@@ -51,24 +51,24 @@ def place(tmp_path, monkeypatch):
 
 @pytest.fixture
 def untrained(monkeypatch):
-    def training_step(*_):
+    def train_chunk(*_):
         raise AssertionError("trained what it knew")
 
     for model in (tiny.Tiny, tiny.Restless):
-        monkeypatch.setattr(model, "training_step", training_step)
+        monkeypatch.setattr(model, "train_chunk", train_chunk)
 
 
 @pytest.fixture
 def trained_from(monkeypatch):
     """The steps that there were before each chunk that is trained."""
     steps = []
-    training_step = tiny.Restless.training_step
+    train_chunk = tiny.Restless.train_chunk
 
     def counted(self, *arguments):
         steps.append(self.trainer.global_step)
-        return training_step(self, *arguments)
+        return train_chunk(self, *arguments)
 
-    monkeypatch.setattr(tiny.Restless, "training_step", counted)
+    monkeypatch.setattr(tiny.Restless, "train_chunk", counted)
     return steps
 
 

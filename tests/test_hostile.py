@@ -5,9 +5,11 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from cbs_lightning.analysis.curves import curves
 from cbs_lightning.config.identity import run_directory
@@ -30,7 +32,7 @@ from tests.studies import make_run, make_study
 from tests.test_tensorboard import hparams
 
 ROOT = Path(__file__).parents[1]
-ANSWER = "adam: use b = 8: fewest gradient evaluations, K·b = 3,000 in 375 steps"
+ANSWER = "Fewest gradients: b = 8, K·b = 3,000 in 375 steps"
 
 
 @pytest.fixture
@@ -192,7 +194,9 @@ def test_names_are_text_at_the_end_of_a_sweep(tmp_path, capsys):
 
 
 def test_names_are_text_in_the_live_table():
-    text = draw([JobState(1, "adam\x1b[2J[red]\n", 8, 0, 1.0)], 1, 0.0, 100, 30).plain
+    console = Console(width=100, file=StringIO(), record=True)
+    console.print(draw([JobState(1, "adam\x1b[2J[red]\n", 8, 0, 1.0)], 1, 0.0, 100, 30))
+    text = console.export_text()
     assert_plain(text)
     assert r"adam\x1b[2J[red]\n" in text
 

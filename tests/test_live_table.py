@@ -8,6 +8,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from cbs_lightning.console import epoch_of
 from cbs_lightning.results.result import Status
 from cbs_lightning.sweep.live.board import Board, JobState, Phase
 from cbs_lightning.sweep.live.table import LiveTable, bar_share, draw, rows_shown, shortened
@@ -39,7 +40,7 @@ def lines_of(jobs, width=80, height=24, workers=2) -> list[str]:
     console.print(draw(jobs, workers, 90.0, width, height), highlight=False)
     lines = console.export_text().splitlines()
     assert len(lines) < height and max(map(len, lines)) <= width
-    return lines
+    return [line.rstrip() for line in lines]
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -50,11 +51,12 @@ def test_a_row_has_all_that_is_asked_for(width):
     header = next(line for line in lines if "optimizer" in line)
     assert header.split() == ["job", "optimizer", "b", "epoch", "loss", "→", "threshold", "left"]
     (row,) = [line for line in lines if line.lstrip().startswith("2 ")]
-    match = re.fullmatch(r" +2 +adam +16 +4\.0 of 30 +(━+)(─+) +0\.43 → 0\.1 +≤ 12 s", row)
+    match = re.fullmatch(r" +2 +adam +16 +4\.0 of 30 +(━+)╸? +0\.43 → 0\.1 +≈ 5\.0 s", row)
     assert match is not None, row
-    share = len(match[1]) / len(match[1] + match[2])
+    (reached,) = [line for line in lines if line.endswith("  reached")]
+    share = len(match[1]) / reached.count("━")
     assert share == pytest.approx(0.535, abs=0.1)  # log(2.3 / 0.43) / log(2.3 / 0.1)
-    assert row.index("≤") == header.index("left")
+    assert row.index("≈") == header.index("left")
     (waits,) = [line for line in lines if "sgd" in line]
     assert waits.split() == ["3", "sgd", "64", "waiting"]
     assert lines[-2] == "1 of 3 jobs done · 1 reached"
@@ -66,6 +68,30 @@ def test_before_anything_is_known():
     assert any(line.split()[:1] == ["1"] and line.endswith(" starting") for line in lines)
     assert lines[-2:] == ["0 of 2 jobs done", "90 s so far · … left for the sweep"]
     assert lines_of([])[0] == "0 of 0 jobs done"  # a board that could not be written
+
+
+def test_a_budget_below_one_epoch_is_counted_in_steps():
+    lines = lines_of([replace(running(1), steps=3, max_steps=17), running(2)])
+    assert any(re.match(r" +1 +adam +64 +step 3 of 17 ", line) for line in lines)
+    assert any(re.match(r" +2 +adam +64 +4\.0 of 30 ", line) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("steps", "max_steps", "steps_per_epoch", "expected"),
+    [
+        (123, 2000, 10, "epoch 12.3 of 200"),
+        (21, 34, 10, "epoch 2.1 of 3.4"),
+        (300, 853, 1000, "step 300 of 853"),
+        (1300, 8530, 10_000, "step 1,300 of 8,530"),
+        (3, 10, 10, "epoch 0.3 of 1"),
+        (30, None, 10, "epoch 3.0"),
+        (0, None, None, ""),
+    ],
+)
+def test_how_far_a_run_is_reads_as_a_person_would_say_it(
+    steps, max_steps, steps_per_epoch, expected
+):
+    assert epoch_of(steps, max_steps, steps_per_epoch) == expected
 
 
 def test_several_seeds_have_a_column():
@@ -177,7 +203,7 @@ def test_a_terminal_that_gets_narrower_keeps_no_rest_of_the_table(tmp_path):
     console = Console(file=out, force_terminal=True, width=100, height=40)
     table = LiveTable(Board(tmp_path), 1, 0.0, console)
     jobs = [running(1), waiting(2), waiting(3)]
-    with table.live:
+    with table:
         console.print("above")
         table.show(jobs)
         wide = screen(out.getvalue().replace("\n", "\r\n"), 100)

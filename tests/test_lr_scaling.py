@@ -25,7 +25,6 @@ from cbs_lightning.results import store
 from cbs_lightning.results.result import Status
 from cbs_lightning.results.store import read_run
 from cbs_lightning.sweep.tuning import expand
-from cbs_lightning.training.build import learning_rate
 from cbs_lightning.training.run import run
 from tests.conftest import TINY
 from tests.studies import make_run
@@ -48,7 +47,9 @@ N = 1797
     ],
 )
 def test_the_learning_rate_follows_the_effective_batch_size(overrides, expected):
-    assert learning_rate(compose(overrides.split()), N) == pytest.approx(expected, rel=1e-15)
+    assert compose(overrides.split()).optimizer_settings(N)["lr"] == pytest.approx(
+        expected, rel=1e-15
+    )
 
 
 def test_a_scaled_rate_is_one_set_by_hand_and_is_seen(tiny, capsys):

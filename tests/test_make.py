@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from cbs_lightning.config.composition import compose
+from cbs_lightning.reporting import tensorboard_server
 from cbs_lightning.sweep.report import _finish
 from tests.conftest import TINY
 
@@ -50,9 +51,8 @@ def project(tmp_path) -> Path:
     shutil.copy(ROOT / "Makefile", tmp_path)
     programs = tmp_path / ".venv" / "bin"
     programs.mkdir(parents=True)
-    for name in ("python", "tensorboard"):
-        (programs / name).write_text(RECORD)
-        (programs / name).chmod(0o755)
+    (programs / "python").write_text(RECORD)
+    (programs / "python").chmod(0o755)
     for name in ("requirements.lock", "requirements-build.lock", ".venv/.installed"):
         (tmp_path / name).touch()
     return tmp_path
@@ -74,8 +74,6 @@ def given(target: str, project: Path, name: str) -> bool:
     arguments, output_dir = calls(project)[-1]
     if target == "demo":
         return output_dir == name
-    if target == "tensorboard":
-        return f"--logdir={name}" in arguments and f"--window_title={name}" in arguments
     return (f"--output={name}/bench.json" if target == "bench" else name) in arguments
 
 
@@ -93,25 +91,60 @@ def test_a_directory_with_any_name_is_passed_on_and_not_run(project, name, way):
     assert not list(project.rglob("pwned"))
 
 
-@pytest.mark.parametrize("variable", ["PORT", "EVERY", "RUNS", "PARTS", "OUTPUT_DIR"])
+@pytest.mark.parametrize("name", ["LOSS", "RULE", "WINDOW", "WITHIN", "STUDY", "VARIANTS"])
+def test_a_question_is_passed_on_as_it_is_and_only_if_there_is_one(project, name):
+    for value in ("0.5", "it's $(touch pwned)", "--help"):
+        for target in ("figures", "report"):
+            assert make(project, target, f"{name}={value}").returncode == 0
+            arguments, _ = calls(project)[-1]
+            assert arguments[2:] == [f"--{name.lower()}={value}", "--", "outputs"]
+    assert make(project, "figures", **{name: ""}).returncode == 0
+    assert calls(project)[-1][0][2:] == ["--", "outputs"]
+    assert not list(project.rglob("pwned"))
+
+
+@pytest.mark.parametrize("variable", ["PORT", "EVERY", "RUNS", "PARTS", "OUTPUT_DIR", "LOSS"])
 @pytest.mark.parametrize("value", HOSTILE)
 def test_no_variable_is_run(project, variable, value):
-    for target in ("tensorboard", "bench"):
+    for target in ("tensorboard", "bench", "figures"):
         make(project, target, f"{variable}={value}")
         make(project, target, **{variable: value})
     assert not list(project.rglob("pwned"))
 
 
-def test_a_port_is_checked_in_one_line(project):
-    (project / ".venv" / "bin" / "python").unlink()
-    (project / ".venv" / "bin" / "python").symlink_to(sys.executable)
-    (project / "outputs").mkdir()
+@pytest.fixture
+def tensorboard(tmp_path, monkeypatch):
+    """`cbs-tensorboard <arguments>`: what it would start, or the line that it ends with."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> list[str] | str:
+        started: list[list[str]] = []
+        monkeypatch.setattr(sys, "argv", ["cbs-tensorboard", *arguments])
+        monkeypatch.setattr(os, "execv", lambda _, command: started.append(command))
+        try:
+            tensorboard_server.main()
+        except SystemExit as ended:
+            return str(ended.code)
+        return started[0]
+
+    return call
+
+
+def test_a_port_is_checked_in_one_line(tensorboard, tmp_path):
+    (tmp_path / "outputs").mkdir()
     for port in ("many", "-1", "70000", "__import__('os').system('touch pwned')"):
-        done = make(project, "tensorboard", f"PORT={port}")
-        assert done.returncode != 0 and f"error: PORT={port}: taken, or not a port" in done.stdout
-    assert not (project / "pwned").exists() and not (project / "called").exists()
-    done = make(project, "tensorboard", "OUTPUT_DIR=$(nowhere)")
-    assert "error: OUTPUT_DIR=$(nowhere): no such directory" in done.stdout
+        said = tensorboard(f"--port={port}")
+        assert said.startswith(f"error: PORT={port}: taken, or not a port")
+    assert not (tmp_path / "pwned").exists()
+    assert tensorboard("$(nowhere)") == "error: OUTPUT_DIR=$(nowhere): no such directory"
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_tensorboard_is_given_any_directory(tensorboard, tmp_path, name, capsys):
+    (tmp_path / name).mkdir()
+    command = tensorboard("--port=0", "--", name)
+    assert f"--logdir={name}" in command and f"--window_title={name}" in command
+    assert "http://localhost:0/#hparams" in capsys.readouterr().out
 
 
 def test_what_the_targets_do_usually(project):
@@ -163,6 +196,9 @@ def test_a_sweep_runs_where_the_environment_says(cli, tmp_path, monkeypatch, job
 
 def test_no_variable_is_substituted_into_a_command():
     """But those that nobody is asked to set."""
-    recipes = [line for line in (ROOT / "Makefile").read_text().splitlines() if line[:1] == "\t"]
+    makefile = (ROOT / "Makefile").read_text()
+    (question,) = re.findall(r"^override QUESTION = ((?:.*\\\n)+.*)$", makefile, re.MULTILINE)
+    assert "$" not in question.replace("$$", "")  # the shell's variables alone
+    recipes = [line for line in makefile.splitlines() if line[:1] == "\t"]
     used = set(re.findall(r"\$[({](\w+)", "\n".join(recipes).replace("$$", "")))
-    assert used == {"BIN", "MAKEFILE_LIST"}
+    assert used == {"BIN", "MAKEFILE_LIST", "QUESTION"}

@@ -15,6 +15,7 @@ from cbs_lightning.config.composition import compose
 from cbs_lightning.config.identity import run_directory
 from cbs_lightning.errors import ConfigError, UserError
 from cbs_lightning.models import ResNet18, ResNet20, ResNet20Authors, TorchvisionNet
+from cbs_lightning.models.chunks import backward
 from cbs_lightning.models.recompute import recompute_blocks
 from cbs_lightning.results.result import Status
 from cbs_lightning.results.store import read_run
@@ -50,7 +51,7 @@ def test_the_gradient_is_that_of_the_batch_whatever_the_slices(size, slice_size)
     whole, sliced = made().double(), made(micro_batch_size=slice_size).double()
     losses = []
     for model in (whole, sliced):
-        loss, correct = model._backward(pixels.double(), labels)
+        loss, correct = backward(model, pixels.double(), labels)
         losses.append((loss.item(), correct.item()))
     assert losses[0] == pytest.approx(losses[1], rel=1e-12)
     for one, other in zip(whole.parameters(), sliced.parameters(), strict=True):
@@ -186,7 +187,7 @@ def test_activation_checkpointing_changes_no_bit(kind):
         optimizer = model.configure_optimizers()
         for _ in range(3):
             optimizer.zero_grad()
-            model._backward(pixels, labels)
+            backward(model, pixels, labels)
             optimizer.step()
     for name, value in plain.state_dict().items():
         assert torch.equal(value, saving.state_dict()[name]), name

@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 from cbs_lightning.config.composition import compose
 from cbs_lightning.data import CIFAR10, MNIST, Digits
 from cbs_lightning.models import Classifier, ResNet20Net, TorchvisionNet
+from cbs_lightning.models.chunks import backward
 
 SGD = partial(torch.optim.SGD, lr=1e-3)
 
@@ -84,7 +85,7 @@ def test_slices_give_the_gradient_of_the_whole_batch(slice_size, monkeypatch):
     monkeypatch.setattr(lightning_module, "manual_backward", lambda loss: loss.backward())
     whole = cross_entropy(lightning_module(images), labels)
     expected = torch.autograd.grad(whole, list(lightning_module.net.parameters()))
-    loss, correct = lightning_module._backward(images, labels)
+    loss, correct = backward(lightning_module, images, labels)
     torch.testing.assert_close(loss, whole.detach())
     assert correct == (lightning_module(images).argmax(1) == labels).sum()
     for parameter, gradient in zip(lightning_module.net.parameters(), expected, strict=True):

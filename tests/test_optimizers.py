@@ -1,7 +1,8 @@
 """Every optimizer config against its update written out plainly, step by step, in float64."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
+from io import BytesIO
 
 import pytest
 import torch
@@ -9,6 +10,10 @@ from hydra.utils import instantiate
 from torch import Tensor
 
 from cbs_lightning.config.composition import compose
+from cbs_lightning.optim import Adafactor, Muon, ScheduleFree
+from cbs_lightning.optim.groups import make_optimizer
+from cbs_lightning.training.build import optimizer_factory
+from tests.optimizers import OPTIMIZERS
 
 STEPS = 30
 Update = Callable[[Tensor, Tensor, int], Tensor]  # theta, gradient, k = 0, 1, ... -> new theta
@@ -18,11 +23,26 @@ OVERRIDES = {
     "momentum": [f"optimizer.lr={LR}", f"optimizer.momentum={BETA1}"],
     "momentum_ema": [f"optimizer.lr={LR}", f"optimizer.momentum={BETA1}"],
     **dict.fromkeys(
-        ("adam", "amsgrad", "adam_monotone", "adamw"),
+        (
+            "adam",
+            "amsgrad",
+            "adam_monotone",
+            "adamw",
+            "nadam",
+            "radam",
+            "adabelief",
+            "yogi",
+            "lion",
+            "schedule_free",
+        ),
         [f"optimizer.lr={LR}", f"optimizer.betas=[{BETA1},{BETA2}]"],
     ),
 }
-OVERRIDES["adamw"] = [*OVERRIDES["adamw"], f"optimizer.weight_decay={DECAY}"]
+OVERRIDES["adagrad"] = [f"optimizer.lr={LR}"]
+OVERRIDES["rmsprop"] = [f"optimizer.lr={LR}", f"optimizer.alpha={BETA2}"]
+OVERRIDES["signum"] = [f"optimizer.lr={LR}", f"optimizer.momentum={BETA1}"]
+for decayed in ("adamw", "adabelief", "yogi", "lion", "signum", "schedule_free"):
+    OVERRIDES[decayed] = [*OVERRIDES[decayed], f"optimizer.weight_decay={DECAY}"]
 
 
 def algorithm_1(beta1: float, preconditioner: Callable[[Tensor, int], Tensor]) -> Update:
@@ -105,6 +125,145 @@ def adamw() -> Update:
     return update
 
 
+def zeros(count: int) -> list[Tensor]:
+    return [torch.zeros(2, dtype=torch.float64) for _ in range(count)]
+
+
+def adagrad() -> Update:
+    """Duchi et al. (2011), the diagonal form."""
+    (total,) = zeros(1)
+
+    def update(theta: Tensor, gradient: Tensor, k: int) -> Tensor:
+        nonlocal total
+        total = total + gradient**2
+        return theta - LR * gradient / (total.sqrt() + 1e-10)
+
+    return update
+
+
+def rmsprop() -> Update:
+    (v,) = zeros(1)
+
+    def update(theta: Tensor, gradient: Tensor, k: int) -> Tensor:
+        nonlocal v
+        v = BETA2 * v + (1 - BETA2) * gradient**2
+        return theta - LR * gradient / (v.sqrt() + EPS)
+
+    return update
+
+
+def yogi() -> Update:
+    """Zaheer et al. (2018), Algorithm 2, from v = 1e-6 and with epsilon = 1e-3."""
+    m, v = zeros(2)
+    v = v + 1e-6
+
+    def update(theta: Tensor, gradient: Tensor, k: int) -> Tensor:
+        nonlocal m, v
+        m = BETA1 * m + (1 - BETA1) * gradient
+        square = gradient**2
+        v = v - (1 - BETA2) * torch.sign(v - square) * square
+        return theta - LR * DECAY * theta - LR * m / (v.sqrt() + 1e-3)
+
+    return update
+
+
+def adabelief() -> Update:
+    """Zhuang et al. (2020), Algorithm 2, with decoupled weight decay."""
+    m, s = zeros(2)
+
+    def update(theta: Tensor, gradient: Tensor, k: int) -> Tensor:
+        nonlocal m, s
+        m = BETA1 * m + (1 - BETA1) * gradient
+        s = BETA2 * s + (1 - BETA2) * (gradient - m) ** 2 + EPS
+        m_hat, s_hat = m / (1 - BETA1 ** (k + 1)), s / (1 - BETA2 ** (k + 1))
+        return theta - LR * DECAY * theta - LR * m_hat / (s_hat.sqrt() + EPS)
+
+    return update
+
+
+def nadam() -> Update:
+    """Dozat (2016), with his schedule of the momentum."""
+    m, v = zeros(2)
+    product = 1.0
+
+    def momentum(step: int) -> float:
+        return BETA1 * (1 - 0.5 * 0.96 ** (step * 0.004))
+
+    def update(theta: Tensor, gradient: Tensor, k: int) -> Tensor:
+        nonlocal m, v, product
+        now, following = momentum(k + 1), momentum(k + 2)
+        product *= now
+        m = BETA1 * m + (1 - BETA1) * gradient
+        v = BETA2 * v + (1 - BETA2) * gradient**2
+        m_hat = following * m / (1 - product * following) + (1 - now) * gradient / (1 - product)
+        return theta - LR * m_hat / ((v / (1 - BETA2 ** (k + 1))).sqrt() + EPS)
+
+    return update
+
+
+def radam() -> Update:
+    """Liu et al. (2020), Algorithm 2; torch rectifies from rho > 5 on, they from rho > 4."""
+    m, v = zeros(2)
+    longest = 2 / (1 - BETA2) - 1
+
+    def update(theta: Tensor, gradient: Tensor, k: int) -> Tensor:
+        nonlocal m, v
+        step = k + 1
+        m = BETA1 * m + (1 - BETA1) * gradient
+        v = BETA2 * v + (1 - BETA2) * gradient**2
+        m_hat = m / (1 - BETA1**step)
+        rho = longest - 2 * step * BETA2**step / (1 - BETA2**step)
+        if rho <= 5:
+            return theta - LR * m_hat
+        part = (rho - 4) * (rho - 2) * longest / ((longest - 4) * (longest - 2) * rho)
+        return theta - LR * part**0.5 * m_hat * (1 - BETA2**step) ** 0.5 / (v.sqrt() + EPS)
+
+    return update
+
+
+def lion() -> Update:
+    """Chen et al. (2023), Algorithm 2."""
+    (m,) = zeros(1)
+
+    def update(theta: Tensor, gradient: Tensor, k: int) -> Tensor:
+        nonlocal m
+        direction = torch.sign(BETA1 * m + (1 - BETA1) * gradient)
+        m = BETA2 * m + (1 - BETA2) * gradient
+        return theta - LR * (direction + DECAY * theta)
+
+    return update
+
+
+def signum() -> Update:
+    """Bernstein et al. (2018), Algorithm 2, with decoupled weight decay."""
+    (m,) = zeros(1)
+
+    def update(theta: Tensor, gradient: Tensor, k: int) -> Tensor:
+        nonlocal m
+        m = BETA1 * m + (1 - BETA1) * gradient
+        return theta - LR * (torch.sign(m) + DECAY * theta)
+
+    return update
+
+
+def schedule_free() -> Update:
+    """Defazio et al. (2024), Algorithm 1, told by y: with z and x kept, and a constant rate."""
+    (v,) = zeros(1)
+    x = z = None
+
+    def update(y: Tensor, gradient: Tensor, k: int) -> Tensor:
+        nonlocal v, x, z
+        if z is None:
+            x = z = y
+        v = BETA2 * v + (1 - BETA2) * gradient**2
+        root = (v / (1 - BETA2 ** (k + 1))).sqrt() + EPS
+        z = z - LR * (gradient / root + DECAY * y)
+        x = (1 - 1 / (k + 1)) * x + z / (k + 1)
+        return (1 - BETA1) * z + BETA1 * x
+
+    return update
+
+
 REFERENCES: dict[str, Callable[[], Update]] = {
     "sgd": lambda: algorithm_1(0.0, identity_matrix),
     "momentum": heavy_ball,
@@ -113,6 +272,15 @@ REFERENCES: dict[str, Callable[[], Update]] = {
     "amsgrad": amsgrad,
     "adam_monotone": lambda: algorithm_1(BETA1, adam_root(monotone=True)),
     "adamw": adamw,
+    "adagrad": adagrad,
+    "rmsprop": rmsprop,
+    "yogi": yogi,
+    "adabelief": adabelief,
+    "nadam": nadam,
+    "radam": radam,
+    "lion": lion,
+    "signum": signum,
+    "schedule_free": schedule_free,
 }
 
 
@@ -169,31 +337,62 @@ def test_momentum_ema_moves_less_at_first_by_the_factor_of_its_average():
     torch.testing.assert_close(ratio, torch.full((2,), 1 / (1 - BETA1), dtype=torch.float64))
 
 
-@pytest.mark.parametrize("name", ["momentum_ema", "adam_monotone"])
-def test_state_can_be_saved_and_loaded(name):
-    cfg = compose([f"optimizer={name}"])
+class Net(torch.nn.Module):
+    """Has convolutions, matrices and vectors, some of each hidden."""
 
-    def fresh() -> tuple[torch.nn.Parameter, torch.optim.Optimizer]:
-        theta = torch.nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
-        return theta, instantiate(cfg.optimizer)([theta])
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(
+            torch.nn.Conv2d(1, 4, 3), torch.nn.Conv2d(4, 6, 3), torch.nn.Flatten(),
+            torch.nn.Linear(6 * 16, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3),
+        )  # fmt: skip
 
-    def advance(theta: torch.nn.Parameter, optimizer: torch.optim.Optimizer, steps: range) -> None:
-        for step, gradient in enumerate(gradients()):
-            if step in steps:
-                theta.grad = gradient(theta.detach())
-                optimizer.step()
-
-    theta, optimizer = fresh()
-    advance(theta, optimizer, range(10))
-    resumed, resumed_optimizer = fresh()
-    resumed.data.copy_(theta.data)
-    resumed_optimizer.load_state_dict(deepcopy(optimizer.state_dict()))
-    advance(theta, optimizer, range(10, 20))
-    advance(resumed, resumed_optimizer, range(10, 20))
-    assert torch.equal(theta, resumed)
+    def forward(self, images: Tensor) -> Tensor:
+        return self.layers(images)
 
 
-@pytest.mark.parametrize("name", ["momentum_ema", "adam_monotone"])
+def trained(net: Net, optimizer: torch.optim.Optimizer, steps: Iterable[int]) -> None:
+    for step in steps:
+        generator = torch.Generator().manual_seed(step)
+        images = torch.randn(16, 1, 8, 8, generator=generator)
+        labels = torch.arange(16) % 3
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(net(images), labels).backward()
+        optimizer.step()
+
+
+def net_and_optimizer(name: str, *overrides: str) -> tuple[Net, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    net = Net()
+    settings = compose([f"optimizer={name}", *overrides]).optimizer
+    return net, make_optimizer(optimizer_factory(settings), net.named_parameters())
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_saved_state_goes_on_bit_for_bit(name):
+    net, optimizer = net_and_optimizer(name)
+    trained(net, optimizer, range(12))
+    content = BytesIO()
+    torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict()}, content)
+    content.seek(0)
+    saved = torch.load(content, weights_only=True)
+    resumed, resumed_optimizer = net_and_optimizer(name)
+    trained(resumed, resumed_optimizer, [77])
+    resumed.load_state_dict(saved["net"])
+    resumed_optimizer.load_state_dict(saved["optimizer"])
+    for each in ((net, optimizer), (resumed, resumed_optimizer)):
+        trained(*each, range(12, 30))
+    for one, other in zip(net.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+OWN = [
+    "momentum_ema", "adam_monotone", "yogi", "adabelief", "adafactor", "lion", "signum",
+    "schedule_free",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OWN)
 def test_parameters_without_gradients_and_closures(name):
     cfg = compose([f"optimizer={name}"])
     used, unused = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
@@ -207,3 +406,224 @@ def test_parameters_without_gradients_and_closures(name):
 
     assert optimizer.step(closure).item() == 2.0
     assert (used < 1).all() and (unused == 1).all()
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_parameter_that_joins_later_begins_at_its_own_first_step(name):
+    """Its bias corrections are not those of the others."""
+    cfg = compose([f"optimizer={name}"])
+    early, late, alone = (torch.nn.Parameter(torch.tensor([1.0, 3.0])) for _ in range(3))
+    optimizer, other = (instantiate(cfg.optimizer)(each) for each in ([early, late], [alone]))
+    for step in range(6):
+        early.grad = early.detach().clone()
+        if step >= 3:
+            late.grad, alone.grad = late.detach().clone(), alone.detach().clone()
+            other.step()
+        optimizer.step()
+    assert torch.equal(late, alone) and not torch.equal(late, early)
+
+
+def adafactor_path(shape: tuple[int, ...], theta: Tensor, gradients: list[Tensor]) -> Tensor:
+    """Shazeer and Stern (2018), Algorithms 4 and 5, of one parameter."""
+    rows = columns = full = torch.zeros((), dtype=torch.float64)
+    for t, gradient in enumerate(gradients, 1):
+        keep = 1 - t**-0.8
+        square = gradient**2 + 1e-30
+        if len(shape) < 2:
+            full = keep * full + (1 - keep) * square
+            v = full
+        else:
+            rows = keep * rows + (1 - keep) * square.sum(-1, keepdim=True)
+            columns = keep * columns + (1 - keep) * square.sum(-2, keepdim=True)
+            v = rows * columns / rows.sum(-2, keepdim=True)
+        update = gradient / v.sqrt()
+        update = update / max(1.0, update.square().mean().sqrt().item())
+        size = max(1e-3, theta.square().mean().sqrt().item())
+        theta = theta - min(LR, t**-0.5) * size * update
+    return theta
+
+
+SHAPES = [(5,), (4, 7), (7, 4), (6, 3, 3, 3), ()]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_adafactor_follows_its_published_update(shape):
+    generator = torch.Generator().manual_seed(1)
+
+    def drawn() -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    theta = torch.nn.Parameter(drawn())
+    start, gradients = theta.detach().clone(), [drawn() for _ in range(STEPS)]
+    optimizer = instantiate(compose(["optimizer=adafactor", f"optimizer.lr={LR}"]).optimizer)(
+        [theta]
+    )
+    for gradient in gradients:
+        theta.grad = gradient
+        optimizer.step()
+    torch.testing.assert_close(theta.detach(), adafactor_path(shape, start, gradients))
+
+
+@pytest.mark.parametrize("shape", [(4, 7), (5,)])
+def test_adafactor_is_torchs_own(shape):
+    generator = torch.Generator().manual_seed(2)
+    ours, theirs = (torch.nn.Parameter(torch.ones(shape, dtype=torch.float64)) for _ in range(2))
+    optimizers = Adafactor([ours], lr=LR), torch.optim.Adafactor([theirs], lr=LR, eps=(1e-30, 1e-3))
+    for _ in range(STEPS):
+        ours.grad = torch.randn(shape, generator=generator, dtype=torch.float64)
+        theirs.grad = ours.grad.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    torch.testing.assert_close(ours, theirs)
+
+
+def muon_path(theta: Tensor, gradients: list[Tensor], nesterov: bool) -> Tensor:
+    """Jordan et al. (2024), of one matrix, with Newton and Schulz's iteration written out."""
+    m = torch.zeros_like(theta)
+    for gradient in gradients:
+        m = 0.95 * m + 0.05 * gradient
+        x = 0.05 * gradient + 0.95 * m if nesterov else m
+        x = x / x.norm()
+        for _ in range(5):
+            a = x @ x.T
+            x = 3.4445 * x - 4.7750 * a @ x + 2.0315 * a @ a @ x
+        theta = theta - LR * DECAY * theta
+        theta = theta - LR * max(1.0, theta.shape[0] / theta.shape[1]) ** 0.5 * x
+    return theta
+
+
+@pytest.mark.parametrize("nesterov", [True, False])
+@pytest.mark.parametrize("shape", [(4, 7), (7, 4), (6, 2, 3, 3)])
+def test_muon_follows_its_published_update(shape, nesterov):
+    generator = torch.Generator().manual_seed(3)
+    weights = [
+        torch.nn.Parameter(torch.randn(shape, generator=generator, dtype=torch.float64))
+        for _ in range(2)
+    ]
+    starts = [weight.detach().clone() for weight in weights]
+    gradients = [
+        [torch.randn(shape, generator=generator, dtype=torch.float64) for _ in weights]
+        for _ in range(STEPS)
+    ]
+    optimizer = Muon(weights, lr=LR, weight_decay=DECAY, nesterov=nesterov)
+    for step in gradients:
+        for weight, gradient in zip(weights, step, strict=True):
+            weight.grad = gradient
+        optimizer.step()
+    for number, start in enumerate(starts):
+        own = [step[number].flatten(1) for step in gradients]
+        expected = muon_path(start.flatten(1), own, nesterov)
+        torch.testing.assert_close(weights[number].detach().flatten(1), expected)
+
+
+def test_muon_is_torchs_own_but_for_its_bfloat16():
+    generator = torch.Generator().manual_seed(4)
+    start = torch.randn(16, 16, generator=generator)
+    ours, theirs = (torch.nn.Parameter(start.clone()) for _ in range(2))
+    optimizers = (
+        Muon([ours], lr=0.02, weight_decay=DECAY),
+        torch.optim.Muon([theirs], lr=0.02, weight_decay=DECAY),
+    )
+    for _ in range(10):
+        ours.grad = torch.randn(16, 16, generator=generator)
+        theirs.grad = ours.grad.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    moved, apart = (ours - start).norm(), (ours - theirs).norm()
+    assert apart < 0.02 * moved
+
+
+def soap_path(theta: Tensor, gradients: list[Tensor]) -> Tensor:
+    """Vyas et al. (2024), Algorithm 3, of one matrix; the first gradient sets up the bases.
+
+    Their eigenvectors are renewed by a QR decomposition every tenth step, where the second moments
+    take the new order.
+    """
+    m = v = torch.zeros_like(theta)
+    first, beta = gradients[0], 0.95
+    left, right = (1 - beta) * first @ first.T, (1 - beta) * first.T @ first
+    q_left, q_right = (torch.linalg.eigh(each)[1].flip(1) for each in (left, right))
+    for step, gradient in enumerate(gradients[1:], 1):
+        m = beta * m + (1 - beta) * gradient
+        v = beta * v + (1 - beta) * (q_left.T @ gradient @ q_right) ** 2
+        direction = (q_left.T @ m @ q_right) / (v.sqrt() + EPS)
+        rate = LR * (1 - beta**step) ** 0.5 / (1 - beta**step)
+        theta = theta - rate * q_left @ direction @ q_right.T
+        left = beta * left + (1 - beta) * gradient @ gradient.T
+        right = beta * right + (1 - beta) * gradient.T @ gradient
+        if step % 10 == 0:
+            order = [(q.T @ g @ q).diagonal().argsort(descending=True)
+                     for q, g in ((q_left, left), (q_right, right))]  # fmt: skip
+            v = v[order[0]][:, order[1]]
+            q_left, q_right = (
+                torch.linalg.qr((g @ q[:, o]).float())[0].double()
+                for g, q, o in ((left, q_left, order[0]), (right, q_right, order[1]))
+            )
+    return theta
+
+
+def test_soap_follows_its_published_update():
+    generator = torch.Generator().manual_seed(5)
+    theta = torch.nn.Parameter(torch.randn(4, 3, generator=generator, dtype=torch.float64))
+    start = theta.detach().clone()
+    gradients = [torch.randn(4, 3, generator=generator, dtype=torch.float64) for _ in range(STEPS)]
+    optimizer = instantiate(compose(["optimizer=soap", f"optimizer.lr={LR}"]).optimizer)([theta])
+    for gradient in gradients:
+        theta.grad = gradient.clone()
+        optimizer.step()
+    torch.testing.assert_close(theta.detach(), soap_path(start, gradients), rtol=1e-5, atol=1e-6)
+
+
+def test_muons_vectors_and_outer_layers_are_adamws():
+    net, optimizer = net_and_optimizer("muon", "optimizer.groups.rest.weight_decay=0.1")
+    other = deepcopy(net)
+    matrices, rest = optimizer.param_groups
+    names = {parameter: name for name, parameter in net.named_parameters()}
+    assert [names[p] for p in matrices["params"]] == ["layers.1.weight", "layers.3.weight"]
+    assert (matrices["lr"], rest["lr"]) == (0.02, 0.001)
+    theirs = dict(other.named_parameters())
+    adamw = torch.optim.AdamW([theirs[names[p]] for p in rest["params"]], lr=1e-3, weight_decay=0.1)
+    for step in range(10):
+        trained(net, optimizer, [step])
+        for parameter, name in names.items():
+            theirs[name].grad = parameter.grad
+        adamw.step()
+    for parameter in rest["params"]:
+        torch.testing.assert_close(parameter, theirs[names[parameter]])
+    for parameter in matrices["params"]:
+        assert not torch.equal(parameter, theirs[names[parameter]])
+
+
+def test_schedule_free_shows_the_average_and_trains_on_from_where_it_was():
+    theta, other = (torch.nn.Parameter(torch.tensor([1.0, -2.0])) for _ in range(2))
+    plain, switched = ScheduleFree([theta], lr=LR), ScheduleFree([other], lr=LR)
+    iterates = []
+    for step, gradient in enumerate(gradients()):
+        theta.grad, other.grad = (gradient(p.detach().double()).float() for p in (theta, other))
+        plain.step()
+        switched.step()
+        iterates.append(switched.state[other]["z"].clone())
+        switched.eval()
+        torch.testing.assert_close(other.detach(), torch.stack(iterates).mean(0))
+        if step == 3:
+            with pytest.raises(RuntimeError, match="train"):
+                switched.step()
+        switched.eval()
+        switched.train()
+        switched.train()
+        assert torch.equal(theta, other)
+
+
+def test_a_schedule_free_state_saved_while_evaluating_holds_both():
+    theta = torch.nn.Parameter(torch.tensor([1.0, -2.0]))
+    optimizer = ScheduleFree([theta], lr=LR)
+    theta.grad = torch.ones(2)
+    optimizer.step()
+    optimizer.step()
+    trained_point = theta.detach().clone()
+    optimizer.eval()
+    loaded = torch.nn.Parameter(theta.detach().clone())
+    again = ScheduleFree([loaded], lr=LR)
+    again.load_state_dict(deepcopy(optimizer.state_dict()))
+    again.train()
+    assert torch.equal(loaded, trained_point) and not torch.equal(theta, trained_point)

@@ -233,8 +233,8 @@ class Trained:
         self.content = (self.directory / store.CHECKPOINT).read_bytes()
         self.values = read_checkpoint(self.content)
         data = find_data(self.cfg)
-        data.setup("fit")
-        self.expected = expected_of(self.cfg, data)
+        data.setup()
+        self.expected = expected_of(self.cfg, data.images)
 
     def check(self, values: Any) -> None:
         check_checkpoint(values, config_hash(self.cfg), self.expected)

@@ -83,7 +83,7 @@ def test_what_is_no_text_file_is_not_waited_for(tmp_path):
 WRONG = {  # what a stored configuration could say, and what is said to it
     "batch_sizm: 512": "batch_sizm=512: no such key; did you mean batch_size? allowed: act",
     "names.optimiser: adam": "names.optimiser=adam: no such key; did you mean names.optimizer?",
-    "stop.los: 0.1": "stop.los=0.1: no such key; did you mean stop.loss? allowed: stop.loss",
+    "stop.los: 0.1": "stop.los=0.1: no such key; did you mean stop.loss? allowed: stop.look",
     '"two\\nlines": 1': r"two\nlines=1: no such key",
     "names.data: 5": "names.data=5: must be an option's name",
     "names.data: [a]": "names.data=['a']: must be an option's name",

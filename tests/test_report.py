@@ -68,7 +68,19 @@ def test_the_answer_stands_on_top_also_without_scripts(full):
     ]
 
 
-def test_the_fitted_curve_has_the_band_of_the_fit(full):
+def test_variants_without_an_answer_are_folded_also_without_scripts(tmp_path):
+    for batch_size in (8, 16):
+        make_run(tmp_path / "some", "adam", batch_size, 3)
+    make_run(tmp_path / "some", "sgd <b>", 8, 3, reached=False)
+    text = page(read(tmp_path / "some")[0]).split("<script")[0]
+    answers, folded = text.split('<details id="unanswered">')
+    assert "adam: use b = " in answers and "no run reached" not in answers
+    assert "1 variant without an answer: sgd &lt;b&gt;" in folded
+    make_run(tmp_path / "all", "adam", 8, 3)
+    assert '<details id="unanswered" hidden>' in page(read(tmp_path / "all")[0])
+
+
+def test_the_curve_has_its_band_and_that_of_one_more_run(full):
     study, _ = read(full)
     (asked,) = [
         choice
@@ -76,13 +88,21 @@ def test_the_fitted_curve_has_the_band_of_the_fit(full):
         if (choice["rule"], choice["threshold"]) == ("epoch", 1.0)
     ]
     for curve, says in zip(study.curves, asked["says"], strict=True):
-        best, shown = curve.comparison.best, says["forms"][0]
-        assert shown["model"] == best.model and says["shown"]
-        assert shown["steps"] == pytest.approx(best.steps(shown["b"]), rel=1e-3)
-        low, high = best.band(shown["b"])
-        assert shown["low"] == pytest.approx(low, rel=1e-3)
-        assert shown["high"] == pytest.approx(high, rel=1e-3)
-        assert not any("low" in form for form in says["forms"][1:])
+        found, shown = curve.comparison, says["curve"]
+        if not curve.is_fitted:
+            assert shown is None
+            continue
+        assert shown["steps"] == pytest.approx(found.steps(shown["b"]), rel=1e-3)
+        bands = {"": found.band(shown["b"]), "further_": found.prediction_band(shown["b"])}
+        for name, (low, high) in bands.items():
+            assert shown[f"{name}low"] == pytest.approx(low, rel=1e-3)
+            assert shown[f"{name}high"] == pytest.approx(high, rel=1e-3)
+        best = says["forms"][0]
+        assert best["model"] == found.best.model
+        assert best["steps"] == pytest.approx(found.best.steps(best["b"]), rel=1e-3)
+        assert says["probability"] == pytest.approx(found.probability, rel=1e-3)
+        cheap, *wider = says["ranges"]
+        assert cheap["low"] <= says["least"] <= cheap["high"] and len(wider) <= 1
 
 
 def test_a_threshold_that_some_runs_stopped_before_has_no_answer(tmp_path):
@@ -117,7 +137,7 @@ def test_the_same_results_give_the_same_bytes(full):
 
 def test_what_was_run_is_told(full):
     ran = {row["key"]: row["values"] for row in content((full / REPORT).read_text())["ran"]}
-    assert ran["commit"] == ["0123abc"] and ran["machine"] == ["a machine"]
+    assert ran["commit"] == ["0123abc"] and ran["machine"] == ["a machine, 2 cores, Linux 6"]
     assert ran["version of python"] == ["3.11.0"] and ran["stop.rule"] == ["epoch"]
     assert set(ran["batch_size"]) == {"4", "8", "16", "32", "64", "128"}
 

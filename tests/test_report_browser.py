@@ -81,7 +81,11 @@ def test_plots_and_tables_are_drawn(opened, study):
     dots = opened.all("#plot-steps svg .run, #plot-steps svg [aria-label=dot] circle")
     reached = sum(run.steps is not None for run in study.answers)
     assert len(dots) >= reached
-    assert len(opened.all("#plot-steps svg [aria-label=area] path")) == 2  # the fits' bands
+    fitted = sum(curve.is_fitted for curve in study.curves)
+    assert len(opened.all("#plot-steps svg [aria-label=area] path")) == 2 * fitted > 0  # bands
+    ranges = [r for one in study.recommendations for r in (one.range, one.wider_range) if r]
+    assert len(opened.all("#plot-steps svg .range rect")) == len(ranges) >= len(study.curves)
+    assert not opened.all("#plot-seconds svg .range rect")
     assert opened.text("#answers strong")[0].startswith("adam: use b = 16")
     assert steps_by_run(opened) == expected_steps(study, "epoch", 1.0)
     links = opened.run("return [...document.querySelectorAll('#run-table a')].map((a) => a.href)")
@@ -235,6 +239,36 @@ def test_runs_that_a_search_gave_up_are_arrows_at_what_they_cost(browser, tmp_pa
         assert all(frame["y"] < arrow.rect["y"] < frame["y"] + frame["height"] for arrow in arrows)
     text = browser.find_element("css selector", "#run-table").text
     assert text.count("abandoned") == 3 and text.count("exhausted") == 1
+    assert console_errors(browser) == []
+
+
+def test_variants_without_an_answer_are_folded_and_variants_can_be_filtered(browser, tmp_path):
+    study = tmp_path / "many"
+    for lr in (1, 2, 3):
+        for batch_size in (4, 8, 16):
+            make_run(study, "adam", batch_size, 2 + lr, variant=f"adam lr={lr}")
+    for lr in range(1, 9):
+        make_run(study, "sgd", 8, 3, variant=f"sgd lr={lr}", reached=False)
+    write_report(study)
+    browser.get((study / REPORT).as_uri())
+
+    def all_(selector: str) -> list:
+        return browser.find_elements("css selector", selector)
+
+    folded = all_("#unanswered")[0]
+    assert len(all_("#answers li")) == 3
+    assert folded.text == (
+        "8 variants without an answer: sgd lr=1, sgd lr=2, sgd lr=3, sgd lr=4, sgd lr=5, …"
+    )
+    folded.find_element("css selector", "summary").click()
+    assert folded.text.count("no run reached 1") == 8
+    assert len(all_("#plot-sfo svg [aria-label=dot] path[transform]")) > 0
+    all_("#variants")[0].send_keys("lr=2 ADAM")
+    assert [button.text for button in all_("#legend button")] == ["adam lr=2"]
+    assert [item.text[:9] for item in all_("#answers strong")] == ["adam lr=2"]
+    assert not folded.is_displayed()
+    all_("#variants")[0].send_keys(" nothing")
+    assert all_("#legend button") == [] and len(all_("#plot-sfo .none")) == 1
     assert console_errors(browser) == []
 
 

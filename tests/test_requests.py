@@ -24,6 +24,21 @@ def test_the_window_of_an_earlier_request_is_forgotten(tiny, tmp_path):
     assert again.steps == fresh.steps
 
 
+def test_rule_middle_counts_half_a_window_earlier_from_the_same_losses(tiny, tmp_path, monkeypatch):
+    asked = ("stop.window=600", "stop.loss=1.5")
+    fresh = run(tiny("stop.rule=middle", *asked, f"output_dir={tmp_path / 'fresh'}"))
+    by_window = run(tiny("stop.rule=window", *asked))
+    forbid_training(monkeypatch)
+    by_middle = run(tiny("stop.rule=middle", *asked))
+    ahead = by_middle.steps_ahead
+    assert ahead == (-(-600 // by_middle.batch_size) - 1) // 2 > 0
+    assert by_middle.steps == fresh.steps == by_window.steps - ahead
+    missed = run(tiny("stop.rule=middle", *asked, f"stop.max_steps={by_window.steps - 1}"))
+    # What K exceeds is the middle of the last window: the steps after it are not told of yet.
+    assert (missed.status, missed.steps_exceeded) == (Status.EXHAUSTED, by_middle.steps - 1)
+    assert read_run(run_directory(tiny("stop.rule=middle"))).result == missed
+
+
 def test_why_training_ended_survives_later_requests(tiny, monkeypatch):
     reached = tiny("stop.loss=1.5")
     assert run(reached).ended is Status.REACHED

@@ -17,6 +17,7 @@ from cbs_lightning.results.store import read_run
 from cbs_lightning.results.trajectory import RuleName
 from cbs_lightning.training.interrupted import Interrupted
 from cbs_lightning.training.run import request_for, run
+from cbs_lightning.training.source import Extent
 
 CONTRACT = [
     "schema_version",
@@ -117,8 +118,9 @@ def test_a_budget_in_steps_ends_inside_an_epoch(tiny, batch_size):
 
 
 def test_the_smaller_budget_counts(tiny):
-    assert request_for(tiny("stop.max_steps=5", "stop.max_epochs=2"), 1797).max_steps == 5
-    assert request_for(tiny("stop.max_steps=50", "stop.max_epochs=2"), 1797).max_steps == 16
+    extent = Extent(size=1797, steps_per_epoch=8)
+    assert request_for(tiny("stop.max_steps=5", "stop.max_epochs=2"), extent).max_steps == 5
+    assert request_for(tiny("stop.max_steps=50", "stop.max_epochs=2"), extent).max_steps == 16
 
 
 def test_a_run_that_diverges(tiny):
@@ -132,7 +134,6 @@ def test_a_run_that_diverges(tiny):
 
 def test_a_run_that_diverges_ends_within_its_epoch(tiny, monkeypatch):
     """With b = 4 an epoch has 450 steps, in four chunks."""
-    monkeypatch.setattr("cbs_lightning.callbacks.stop_at_threshold.SECONDS_BETWEEN_LOOKS", 0)
     steps = []
     training_step = Classifier.training_step
 
@@ -299,7 +300,15 @@ def test_k_and_sfo_follow_from_the_trajectory(tiny):
 def test_window_rule_counts_where_it_was_met_not_where_it_was_noticed(tiny):
     result = run(tiny("stop.loss=1.5", "stop.rule=window", "stop.window=600"))
     assert result.status is Status.REACHED
-    assert result.steps_run % 8 == 0 and result.steps_run - 8 < result.steps <= result.steps_run
+    assert result.steps_run % 2 == 0  # a chunk has two steps, after which it is noticed
+    assert result.steps_run - 2 < result.steps <= result.steps_run
+
+
+def test_a_threshold_is_noticed_within_an_epoch(tiny):
+    """An epoch has 450 steps in four chunks."""
+    request = ["batch_size=4", "stop.rule=window", "stop.window=100"]
+    result = run(tiny(*request, "stop.loss=2.28"))
+    assert result.status is Status.REACHED and result.steps_run == 128
 
 
 def test_batch_larger_than_the_data_set(tiny):

@@ -1,20 +1,25 @@
 """Told to stop, a run saves itself first, and a sweep stops after its running jobs have."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
+from cbs_lightning.cli import jobs
 from cbs_lightning.config.identity import run_directory
 from cbs_lightning.models import Classifier
 from cbs_lightning.results import store
 from cbs_lightning.results.result import Status
 from cbs_lightning.results.store import read_run
+from cbs_lightning.sweep.job import SweepJob
 from cbs_lightning.training import train as training
 from cbs_lightning.training.interrupted import Interrupted
 from cbs_lightning.training.outcome import Outcome
@@ -196,3 +201,17 @@ def test_a_clusters_warning_is_handed_over_after_the_run_was_saved(tmp_path, swe
     assert process.returncode == 75, err
     assert out.index("interrupted") < out.index("handed over")
     assert statuses(tmp_path) == [Status.INTERRUPTED] * (2 if sweep else 1)
+
+
+def test_a_worker_that_still_imports_leaves_signals_to_its_sweep(monkeypatch, tmp_path):
+    class ImportingError(Exception):
+        pass
+
+    def importing():
+        signal.raise_signal(signal.SIGINT)
+        raise ImportingError
+
+    monkeypatch.setattr(jobs, "load_frameworks", importing)
+    job = SweepJob(1, 2, 2, started=0.0, stop_file=str(tmp_path / "stop"))
+    with pytest.raises(ImportingError):  # not KeyboardInterrupt
+        jobs.run_job(OmegaConf.create({"sweep": json.dumps(asdict(job))}))

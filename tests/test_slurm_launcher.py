@@ -241,10 +241,10 @@ def test_a_job_elsewhere_has_the_memory_for_itself(tiny, monkeypatch):
     for on_cluster, jobs in {False: 3, True: 1}.items():
         cfg = tiny("micro_batch_size=auto")
         data = find_data(cfg)
-        data.setup("fit")
+        data.setup()
         sharing = sweep_job(workers=3, on_cluster=on_cluster).sharing
-        model = build.build_model(cfg, data, "auto", torch.device("cpu"), sharing)
-        assert model.micro_batch_size == jobs
+        _, slice_size = build.build_model(cfg, data, "auto", torch.device("cpu"), sharing)
+        assert slice_size == jobs
 
 
 def test_a_gpu_need_not_be_where_jobs_are_submitted(tiny, monkeypatch):

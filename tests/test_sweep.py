@@ -43,7 +43,7 @@ def test_a_sweep_is_a_product_and_ends_with_a_table(cli, tmp_path):
     assert {row[3] for row in rows if len(row) > 6 and row[6].endswith("%")} == {
         "reached", "exhausted"
     }  # fmt: skip
-    assert "adam: use b = " in outcome.out and "fewest gradient evaluations, K·b = " in outcome.out
+    assert "adam: use b = " in outcome.out and "Fewest gradients: b = " in outcome.out
     assert "sgd: no run reached 1.5" in outcome.out
 
 
@@ -115,7 +115,7 @@ def test_the_answer_is_of_the_whole_study(cli, tmp_path):
     assert first.code == 0 and "earlier run" not in first.out
     second = cli(*given, "batch_size=512")
     assert second.code == 0, second.err
-    assert "With 2 earlier runs of the study:" in second.out
+    assert "With 2 earlier runs of the study (adam: b = 128, 256):" in second.out
     assert "only b = 512 was run" not in second.out and "adam: use b = " in second.out
     other = cli(*given, "batch_size=512", "optimizer=adamw")
     assert "earlier run" not in other.out and "adamw: only b = 512 was run" in other.out

@@ -8,7 +8,7 @@ def test_what_is_printed_is_not_fitted_again_for_the_figures(cli, tmp_path, monk
     printed, written = [], []
     recommend = report.recommend
     monkeypatch.setattr(
-        report, "recommend", lambda curve: printed.append(curve) or recommend(curve)
+        report, "recommend", lambda curve, within: printed.append(curve) or recommend(curve, within)
     )
     monkeypatch.setattr(report, "_write", written.append)
     given = ("-m", *TINY, "stop.loss=1.8", "stop.max_epochs=4", f"output_dir={tmp_path}")
@@ -18,9 +18,22 @@ def test_what_is_printed_is_not_fitted_again_for_the_figures(cli, tmp_path, monk
     printed.clear()
     outcome = cli(*given, "batch_size=256", rates, "report=true")
     assert outcome.code == 0, outcome.err
-    assert "With 4 earlier runs of the study:" in outcome.out
+    (earlier,) = [line for line in outcome.out.splitlines() if line.startswith("With 4 earlier")]
+    assert "adam: b = 64, 128" in earlier and "adam lr=0.003: b = 64, 128" in earlier
     (study,) = written
     assert len(printed) == 3
     assert all(a is b for a, b in zip(printed, study.recommended_curves, strict=True))
     lines = [line for found in study.recommendations for line in found.summary_lines()]
     assert set(lines) <= set(outcome.out.splitlines())
+
+
+def test_a_sweep_over_thresholds_and_rules_says_which_answer_is_which(cli, tmp_path):
+    given = ("-m", *TINY, "stop.max_epochs=4", f"output_dir={tmp_path}", "batch_size=128,256")
+    outcome = cli(*given, "stop.loss=1.9,1.8", "stop.rule=epoch,middle")
+    assert outcome.code == 0, outcome.err
+    answers = [line for line in outcome.out.splitlines() if line.startswith("adam (")]
+    for loss in (1.9, 1.8):
+        for rule in ("rule epoch", "rule middle over 1,797 samples"):
+            assert sum(line.startswith(f"adam (loss <= {loss}, {rule}): ") for line in answers) == 1
+    assert len(answers) == 4
+    assert outcome.out.count("loss <= 1.9, rule epoch") == 3  # the answer, and a row for each run

@@ -229,7 +229,8 @@ def test_the_telescoped_sums_and_what_follows(averaged):
         }
         assert (path.roots[1:] >= path.roots[:-1]).all()  # label max_1
         assert (path.roots <= math.sqrt(extra["M"])).all()  # equation (v_k)
-        bound = constants("adam", lr=LR, beta1=BETA1, **known, **extra)
+        supposed = {key: value for key, value in known.items() if key != "theta1_dist2"}
+        bound = constants("adam", lr=LR, beta1=BETA1, **supposed, **extra)
         by_step = LR * second.sqrt() / (2 * math.sqrt(extra["v_star"]) * BETA1 * first)
     else:
         bound = constants("momentum", lr=LR, beta1=BETA1, **known)

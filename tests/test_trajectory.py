@@ -9,7 +9,7 @@ from cbs_lightning.results.trajectory import (
     last_reading,
 )
 
-EPOCH, WINDOW = RuleName.EPOCH, RuleName.WINDOW
+EPOCH, WINDOW, MIDDLE = RuleName
 
 
 def trajectory(loss: list[float], size: list[int], correct: list[int] | None = None) -> Trajectory:
@@ -52,14 +52,38 @@ def test_window_rule_is_not_met_before_the_window_was_seen():
     assert first_crossing(found, Rule(WINDOW, 3, 21), 1.0) is None
 
 
-@pytest.mark.parametrize("name", [EPOCH, WINDOW])
+def test_middle_rule_counts_the_same_means_at_the_middle_of_their_windows():
+    found = trajectory([9, 9, 9, 0.5, 0.5, 2], SIZES * 2, [0, 0, 0, 4, 3, 1])
+    # Step 6 ends the first window of mean 0.8: steps 4, 5 and 6, so that it is at 5.
+    reading = first_crossing(found, Rule(MIDDLE, 3, 10), 0.8)
+    assert (reading.steps, reading.samples, reading.accuracy) == (5, 18, 0.8)
+    # Of two batches the later one is it, so that no window of one batch is counted before it.
+    assert first_crossing(found, Rule(MIDDLE, 3, 8), 0.5).steps == 5
+    assert first_crossing(found, Rule(MIDDLE, 3, 4), 0.5).steps == 4
+    assert first_crossing(found, Rule(MIDDLE, 3, 10), 0.8, since=5).steps == 5  # as read at 6
+    assert first_crossing(found[:5], Rule(MIDDLE, 3, 10), 0.8) is None
+
+
+@pytest.mark.parametrize("batch", [1, 4, 16, 100])
+def test_middle_rule_has_no_lag_on_a_straight_line_where_rule_window_has_half_a_window(batch):
+    window, steps = 200, 600
+    found = trajectory(list(np.linspace(2, 0, steps)), [batch] * steps)
+    exact = int(np.flatnonzero(found.loss <= 1.0)[0]) + 1
+    late = first_crossing(found, Rule(WINDOW, steps, window), 1.0).steps - exact
+    assert late == pytest.approx((window // batch - 1) / 2, abs=1)
+    assert first_crossing(found, Rule(MIDDLE, steps, window), 1.0).steps == pytest.approx(
+        exact, abs=1
+    )
+
+
+@pytest.mark.parametrize("name", RuleName)
 def test_batch_larger_than_the_data_set(name):
     # b > n: an epoch is one step with all 10 samples.
     found = trajectory([3, 2, 1], [10, 10, 10])
     assert first_crossing(found, Rule(name, 1, 10), 2.0).steps == 2
 
 
-@pytest.mark.parametrize("name", [EPOCH, WINDOW])
+@pytest.mark.parametrize("name", RuleName)
 def test_threshold_met_at_the_very_first_step(name):
     assert first_crossing(trajectory([0.5, 9], [10, 10]), Rule(name, 1, 10), 0.5).steps == 1
 
@@ -78,7 +102,7 @@ def test_threshold_never_met(name):
     assert last_reading(found, rule).steps == 6
 
 
-@pytest.mark.parametrize("name", [EPOCH, WINDOW])
+@pytest.mark.parametrize("name", RuleName)
 def test_no_steps_at_all(name):
     rule = Rule(name, 3, 10)
     assert first_crossing(Trajectory.empty(), rule, 1.0) is None
@@ -131,7 +155,8 @@ def slow_crossing(found: Trajectory, rule: Rule, threshold: float) -> int | None
                 continue
             mean = sum(float(found.loss[i]) * int(found.size[i]) for i in batches) / samples
         if mean <= threshold:
-            return step
+            # batches[0] is the latest of them; of two in the middle the later counts
+            return batches[(len(batches) - 1) // 2] + 1 if rule.name is MIDDLE else step
     return None
 
 

@@ -59,9 +59,9 @@ class Counted(Tiny):
         self.counted = Path(counted)
         self.chunk_seconds = chunk_seconds
 
-    def training_step(self, *arguments: Any) -> Any:
+    def train_chunk(self, *arguments: Any) -> Any:
         time.sleep(self.chunk_seconds)
-        return super().training_step(*arguments)
+        return super().train_chunk(*arguments)
 
     def on_train_start(self) -> None:
         with self.counted.open("a") as file:

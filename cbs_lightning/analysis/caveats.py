@@ -1,7 +1,7 @@
 """What the runs of a curve leave open, and the batch size whose run would tell most."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from cbs_lightning.analysis.curves import BatchSizePoint, Curve
@@ -15,7 +15,7 @@ def find_caveats(curve: Curve) -> list[str]:
     """Sentences about what the runs leave open, the most important first, the next run last."""
     least = curve.best
     if least is None:
-        return [_nothing_reached(curve)]
+        return [_nothing_reached(curve), *_budgets(curve)]
     review = _Review(curve, least)
     found = [
         *review.edges(),
@@ -25,6 +25,7 @@ def find_caveats(curve: Curve) -> list[str]:
         *review.ties(),
         *review.too_few(),
         *review.unreached(),
+        *_budgets(curve),
         *review.limits(),
     ]
     if (following := next_batch_size(curve)) is not None:
@@ -51,14 +52,37 @@ def _nothing_reached(curve: Curve) -> str:
     runs = [run for point in curve.points for run in point.runs]
     if any(point.reached for point in curve.points):
         return f"at no batch size did all seeds reach {curve.threshold:g} (b = {tried})."
+    diverged = sorted({run.batch_size for run in runs if run.status is Status.DIVERGED})
+    whole = [run for run in runs if run.status is not Status.DIVERGED]
+    if not whole:
+        lower = "more training will not help, a smaller optimizer.lr may"
+        return f"every run diverged (b = {tried}): {lower}."
     text = f"no run reached {curve.threshold:g} (b = {tried})."
-    losses = [(run.loss, run.batch_size) for run in runs if run.loss is not None]
+    if diverged:
+        text += f" Diverged at b = {', '.join(map(str, diverged))}."
+    losses = [(run.loss, run.batch_size) for run in whole if run.loss is not None]
     if losses:
         loss, batch_size = min(losses)
         text += f" The closest was {loss:.3g} at b = {batch_size}."
     return (
         f"{text} A looser stop.loss is answered at once; a larger stop.max_epochs takes training."
     )
+
+
+def _budgets(curve: Curve) -> list[str]:
+    """Which runs had which budget, where that is not the same for all."""
+    sizes: dict[str, set[int]] = {}
+    for point in curve.points:
+        for run in (*point.reached, *point.missed):
+            sizes.setdefault(run.budget or "unknown", set()).add(point.batch_size)
+    if len(sizes) < 2:
+        return []
+    told = [f"{budget} at b = {_list(own)}" for budget, own in sizes.items()]
+    return [f"Not all runs had the same budget: {'; '.join(told)}."]
+
+
+def _list(sizes: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(sizes)))
 
 
 @dataclass(frozen=True)
@@ -94,7 +118,7 @@ class _Review:
         found = {}
         for point in self.curve.points:
             missed = [run for run in point.missed if run.status is not Status.DIVERGED]
-            spent = [run.sfo_answered for run in missed]
+            spent = [run.sfo_exceeded for run in missed]
             if spent and min(spent) <= (self.least.sfo or 0):
                 found[point.batch_size] = min(spent)
         return found
@@ -121,7 +145,7 @@ class _Review:
         took = count_of(round(self.least.epochs or 0), "epoch")
         return [
             f"b = {sizes} all took {took}, which rule epoch cannot tell apart: "
-            "stop.rule=window does, without training."
+            "stop.rule=middle does, without training."
         ]
 
     def first_reading(self) -> list[str]:
@@ -157,7 +181,7 @@ class _Review:
     def abandoned(self) -> list[str]:
         """Runs given up by a search, with their SFO by then, the least of several seeds."""
         places = [
-            f"{point.batch_size} (SFO > {min(run.sfo_answered for run in point.abandoned):,})"
+            f"{point.batch_size} (SFO > {min(run.sfo_exceeded for run in point.abandoned):,})"
             for point in self.curve.points
             if point.abandoned
         ]

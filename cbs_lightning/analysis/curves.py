@@ -8,10 +8,11 @@ from itertools import groupby
 from statistics import median
 
 from cbs_lightning.fit.comparison import Comparison, compare_measurements
-from cbs_lightning.fit.measurements import Measurements, measurements
-from cbs_lightning.results.result import Result, Status
+from cbs_lightning.fit.measurements import FEWEST_SIZES, Measurements, measurements
+from cbs_lightning.results.result import Request, Result, Status
 from cbs_lightning.results.trajectory import RuleName
 
+FEWEST = FEWEST_SIZES  # batch sizes that a curve is drawn through
 MISSED = (Status.EXHAUSTED, Status.DIVERGED, Status.ABANDONED)
 
 
@@ -73,7 +74,7 @@ class BatchSizePoint:
 
 @dataclass(frozen=True)
 class Curve:
-    """The runs of one variant at one threshold and rule, by batch size.
+    """The runs of one variant at one threshold, rule and window, by batch size.
 
     >>> from cbs_lightning.analysis.example import example_results
     >>> (curve,) = curves(example_results())
@@ -81,8 +82,8 @@ class Curve:
     ('adam', 0.1, [4, 8, 16, 32, 64, 128, 256])
     >>> curve.best.batch_size, curve.best.sfo
     (16, 4320)
-    >>> print(f"fitted b* = {curve.comparison.critical_batch:.1f}")
-    fitted b* = 11.5
+    >>> print(f"fitted b* = {curve.comparison.critical_batch:.0f}")
+    fitted b* = 12
     """
 
     variant: str
@@ -94,6 +95,11 @@ class Curve:
     @property
     def data_size(self) -> int:
         return self.points[0].runs[0].data_size
+
+    @property
+    def request(self) -> Request:
+        """What the runs answer."""
+        return request_of(self.points[0].runs[0])
 
     @property
     def distinct_points(self) -> tuple[BatchSizePoint, ...]:
@@ -140,11 +146,16 @@ class Curve:
             [run.effective_batch_size for run in reached],
             [run.steps or 0 for run in reached],
             [
-                (run.effective_batch_size, run.steps_answered)
+                (run.effective_batch_size, run.steps_exceeded)
                 for point in self.points
                 for run in point.missed
             ],
         )
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether enough batch sizes reached the threshold for a curve through them."""
+        return len({run.effective_batch_size for p in self.points for run in p.reached}) >= FEWEST
 
     @cached_property
     def comparison(self) -> Comparison:
@@ -153,22 +164,23 @@ class Curve:
 
 
 def curves(results: Iterable[Result]) -> list[Curve]:
-    """Group results into curves, one per variant, threshold and rule.
+    """Group results into curves, one per variant, threshold, rule and window.
 
     Args:
         results: In any order. Those without a status, whose losses end before an answer, are left
             out.
 
     Returns:
-        The curves, by variant, threshold and rule.
+        The curves, by variant, threshold, rule and window.
 
     >>> from cbs_lightning.analysis.example import example_results
     >>> [(curve.variant, len(curve.points)) for curve in curves(example_results())]
     [('adam', 7)]
     """
 
-    def curve_key(run: Result) -> tuple[str, float, str]:
-        return run.variant, run.threshold, run.rule
+    def curve_key(run: Result) -> tuple[str, float, str, int]:
+        asked = request_of(run)
+        return run.variant, asked.threshold, asked.rule, asked.window
 
     answered = [run for run in results if run.status is not None]
     found = []
@@ -181,3 +193,9 @@ def curves(results: Iterable[Result]) -> list[Curve]:
         first = runs[0]
         found.append(Curve(first.variant, first.optimizer, first.threshold, first.rule, points))
     return found
+
+
+def request_of(run: Result) -> Request:
+    """What a result answers; rule `epoch` has no window, so that any is the same."""
+    window = run.data_size if run.rule is RuleName.EPOCH else run.window
+    return Request(run.threshold, run.rule, window)

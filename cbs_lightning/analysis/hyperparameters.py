@@ -9,6 +9,7 @@ from itertools import groupby
 from statistics import median
 from typing import Any
 
+from cbs_lightning.optim.schedules import Constant
 from cbs_lightning.results.result import Result, Status
 from cbs_lightning.theory.theorem import AdamConstants, Constants, constants
 
@@ -16,6 +17,7 @@ NAMES = {"beta1": "β₁", "beta2": "β₂", "lr": "learning rate"}
 THEOREM = {"sgd": "sgd", "momentum_ema": "momentum", "adam": "adam", "adam_monotone": "adam"}
 THE_BOUND, THE_SUM = "the theorem's bound", "its sharper sum"
 FEWEST_VALUES = 3
+CONSTANT = f"{Constant.__module__}.{Constant.__qualname__}"
 # Not measured: all coordinates alike, in a net of 272,474 parameters.
 DIMENSION = 272_474
 ASSUMED: dict[str, Any] = {"sigma2": 1.0, "G": 1.0, "dist": 1.0}
@@ -131,15 +133,24 @@ def _alike(run: Result) -> tuple[str | int, ...]:
     betas = _betas(run)
     swept = ("betas", "momentum") if betas else ()
     rest = {k: v for k, v in run.hyperparameters.items() if k not in swept}
-    # A learning rate that follows from b was not swept.
-    rate = {"scaling": run.lr_scaling, "warmup": run.configuration.get("warmup_samples", 0)}
-    other = json.dumps([rest, rate], sort_keys=True, default=str)
+    # What follows from b was not swept.
+    later = {"scaling_rule": "none", "weight_decay_scaling": "none", "warmup_samples": 0}
+    rate = {key: run.configuration.get(key, before) for key, before in later.items()}
+    rate["scaling"] = run.lr_scaling
+    added = [_scheduler(run), run.configuration.get("callbacks", {})]
+    other = json.dumps([rest, rate, added], sort_keys=True, default=str)
     return run.optimizer, run.batch_size, run.data, run.model, other, len(betas)
+
+
+def _scheduler(run: Result) -> Any:
+    """None for a constant rate; a run from before there were schedulers had that."""
+    own = run.configuration.get("scheduler")
+    return None if isinstance(own, dict) and own.get("_target_") == CONSTANT else own
 
 
 def _settings(run: Result) -> dict[str, float]:
     """β₁ and β₂ where the optimizer has them, and the learning rate."""
-    return dict(zip(("beta1", "beta2"), _betas(run), strict=False)) | {"lr": run.lr}
+    return dict(zip(("beta1", "beta2"), _betas(run), strict=False)) | {"lr": run.lr or 0.0}
 
 
 def _betas(run: Result) -> list[float]:

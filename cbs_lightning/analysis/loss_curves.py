@@ -31,7 +31,7 @@ def loss_curve(run: Run, answer: Result) -> LossCurve:
     kept = np.arange(len(read.ends))
     if len(kept) > POINTS:
         spread = np.geomspace(1, len(kept), POINTS - 1).round().astype(int) - 1
-        crossing = np.searchsorted(read.ends, answer.steps or read.ends[-1])
+        crossing = np.searchsorted(read.steps, answer.steps or read.steps[-1])
         kept = np.unique(np.append(spread, crossing))
     loss = np.array([read.reading(int(index)).loss for index in kept], np.float64)
-    return LossCurve(answer, read.ends[kept], loss)
+    return LossCurve(answer, read.steps[kept], loss)

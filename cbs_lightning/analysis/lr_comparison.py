@@ -7,7 +7,9 @@ from itertools import groupby
 from typing import Any
 
 from cbs_lightning.analysis.curves import BatchSizePoint, Curve
+from cbs_lightning.analysis.recommendation import heading
 from cbs_lightning.optim.learning_rate import Scaling
+from cbs_lightning.results.result import Request
 
 SCALING_WORDS = ("lr_scaling=", "lr_reference_batch_size=")
 LR_WORD = "lr="
@@ -56,12 +58,19 @@ class LrComparison:
     def optimizer(self) -> str:
         return next(iter(self.curves.values())).optimizer
 
-    def summary_lines(self) -> list[str]:
-        """Lines to print: b* of each, what tuning brings, and which learning rates that takes."""
+    @property
+    def request(self) -> Request:
+        return next(iter(self.curves.values())).request
+
+    def summary_lines(self, asked: str = "") -> list[str]:
+        """Lines to print: b* of each, what tuning brings, and which learning rates that takes.
+
+        `asked`: what of the request the heading has to tell.
+        """
         least = [
             f"{_least_in_words(curve)} {WORDS[scaling]}" for scaling, curve in self.curves.items()
         ]
-        lines = [f"{self.variant}: b* = {', '.join(least)}."]
+        lines = [f"{heading(self.variant, asked)}: b* = {', '.join(least)}."]
         if self.tuned is not None:
             lines += [
                 f"  {sentence}"
@@ -97,7 +106,7 @@ class LrComparison:
 
 
 def lr_comparisons(curves: Iterable[Curve]) -> list[LrComparison]:
-    """Compare curves of the same threshold and rule.
+    """Compare curves that answer the same request.
 
     Of scaled curves that differ in the reference batch size alone, the first counts.
     """
@@ -149,7 +158,7 @@ def tuned_curves(curves: Iterable[Curve]) -> list[Tuned]:
     """
     fixed = [curve for curve in curves if _scaling(curve) is Scaling.NONE]
 
-    def family(curve: Curve) -> tuple[str, float, str]:
+    def family(curve: Curve) -> tuple[str, float, str, int]:
         return _without(curve.variant, LR_WORD), *_request_key(curve)
 
     found = []
@@ -168,12 +177,13 @@ def tuned_curves(curves: Iterable[Curve]) -> list[Tuned]:
     return found
 
 
-def _request_key(curve: Curve) -> tuple[float, str]:
-    return curve.threshold, str(curve.rule)
+def _request_key(curve: Curve) -> tuple[float, str, int]:
+    return curve.threshold, str(curve.rule), curve.request.window
 
 
 def lr_of(point: BatchSizePoint) -> float:
-    return point.runs[0].lr
+    lr = point.runs[0].lr
+    return math.nan if lr is None else lr
 
 
 def _cost(point: BatchSizePoint) -> tuple[float, float]:

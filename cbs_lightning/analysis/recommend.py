@@ -7,87 +7,151 @@ from cbs_lightning.analysis.curves import BatchSizePoint, Curve
 from cbs_lightning.analysis.recommendation import (
     LEVEL,
     OVERHEAD,
+    CheapRange,
     Choice,
     FittedForm,
     Recommendation,
+    RunBehind,
 )
+from cbs_lightning.fit.comparison import WITHIN
 from cbs_lightning.fit.curve_fit import Fit
 from cbs_lightning.fit.minimum import largest_within
+from cbs_lightning.results.trajectory import RuleName
+
+WIDER = (0.1, 0.2, 0.5)  # of the least SFO, tried in turn where a range is narrow
 
 
-def recommend(curve: Curve) -> Recommendation:
+def recommend(curve: Curve, within: float = WITHIN, *, leverage: bool = True) -> Recommendation:
     """Say which batch size to use, by the runs of one curve.
 
     Args:
         curve: The runs of one variant at one threshold and rule; `curves` makes them of results.
+        within: The share of the least SFO that the range's batch sizes may cost more.
+        leverage: Whether to find batch sizes that decide the verdict alone, which takes long.
 
     Returns:
-        The batch size with the fewest gradient evaluations, two alternatives, the fitted b*, and
-        what the runs leave open.
+        The range of batch sizes with the fewest gradient evaluations, alternatives, b*, and what
+        the runs leave open.
 
     >>> from cbs_lightning.analysis.curves import curves
     >>> from cbs_lightning.analysis.example import example_results
     >>> (curve,) = curves(example_results())
     >>> found = recommend(curve)
-    >>> found.least_sfo.batch_size, found.fastest.batch_size
-    (16, 256)
-    >>> print(f"{found.critical_batch:.1f}")
-    11.5
-    >>> found.caveats
-    ('One seed: seed=0,1,2 tells how far K scatters.',)
+    >>> found.least_sfo.batch_size, found.range.high, found.fastest.batch_size
+    (16, 16, 256)
+    >>> found.interval[0] < found.critical_batch < found.interval[1]
+    True
+    >>> found.caveats[0]
+    'One seed: seed=0,1,2 tells how far K scatters.'
     """
     comparison = curve.comparison
-    data = comparison.best.data
-    minimum = comparison.measured
     complete = [point for point in curve.distinct_points if point.all_reached]
     least, fastest = curve.best, curve.fastest
-    end = largest_within(data, OVERHEAD)
+    end = largest_within(comparison.data, OVERHEAD)
     largest = next((point for point in complete if point.effective_batch_size == end), None)
-    interval = _open_at_edges(curve, minimum.interval) if minimum else None
-    caveats, following = find_caveats(curve), next_batch_size(curve)
-    if following is None and (following := _beyond(curve, interval)) is not None:
-        caveats.append(f"Run next: batch_size={following}.")
+    cheap = _range(curve, within)
+    decisive = comparison.decisive if leverage and len(complete) > 1 else ()
+    caveats, following = _open_questions(curve, bool(decisive))
     return Recommendation(
         variant=curve.variant,
         optimizer=curve.optimizer,
         threshold=curve.threshold,
         rule=str(curve.rule),
+        window=curve.request.window if curve.rule is not RuleName.EPOCH else None,
         seeds=curve.seeds,
-        batch_sizes=tuple(point.batch_size for point in curve.points),
+        batch_sizes=_sizes(curve),
+        runs=_runs_behind(curve),
+        range=cheap,
+        wider_range=_wider_range(curve, cheap),
         least_sfo=_choice(least, least),
-        interval=interval,
-        interval_basis="resampled" if data.replicated else "by the scatter about the curve",
         fastest=_choice(fastest, least) if fastest and fastest.seconds else None,
         largest_within_overhead=_choice(largest, least),
-        fits=tuple(_form(fitted, least) for fitted in comparison),
+        probability=comparison.probability,
         critical_batch=comparison.critical_batch,
+        interval=_interval(curve),
         no_interior_minimum=comparison.reason,
+        formula_probability=comparison.formula_probability,
+        decisive=tuple(round(size) for size in decisive),
+        fits=tuple(_form(fitted, least) for fitted in comparison),
         caveats=tuple(caveats),
         next_batch_size=following,
     )
 
 
-def _open_at_edges(
-    curve: Curve, interval: tuple[float, float] | None
-) -> tuple[float, float] | None:
-    """Beyond the batch sizes that were run nothing is known."""
-    if interval is None:
-        return None
-    low, high = interval
-    first, last = curve.points[0], curve.points[-1]
-    return (
-        0.0 if 1 < first.effective_batch_size == low else low,
-        math.inf if last.runs[0].data_size > last.effective_batch_size == high else high,
+def _open_questions(curve: Curve, decisive: bool) -> tuple[list[str], int | None]:
+    """The caveats, and the batch size to run next, which the last of them names."""
+    caveats, following = find_caveats(curve), next_batch_size(curve)
+    if following is None and sum(point.all_reached for point in curve.distinct_points) > 1:
+        following = _next_to_settle(curve, decisive)
+        if following is not None:
+            again = " with another seed" if following in _sizes(curve) else ""
+            caveats.append(f"Run next: batch_size={following}{again}.")
+    return caveats, following
+
+
+def _sizes(curve: Curve) -> tuple[int, ...]:
+    return tuple(point.batch_size for point in curve.points)
+
+
+def _runs_behind(curve: Curve) -> tuple[RunBehind, ...]:
+    return tuple(
+        RunBehind(
+            run.batch_size, run.seed, str(run.status), run.steps_run, run.budget, run.config_hash
+        )
+        for point in curve.points
+        for run in (*point.reached, *point.missed)
     )
 
 
-def _beyond(curve: Curve, interval: tuple[float, float] | None) -> int | None:
-    """The batch size beyond the edge to which the interval is open."""
-    if interval is None or len(curve.points) == 1:
+def _range(curve: Curve, within: float) -> CheapRange | None:
+    found = curve.comparison.range(within, LEVEL)
+    if found is None:
         return None
-    if interval[0] == 0:
-        return curve.points[0].batch_size // 2
-    return 2 * curve.points[-1].batch_size if math.isinf(interval[1]) else None
+    asked = {point.effective_batch_size: point.batch_size for point in curve.distinct_points}
+    return CheapRange(asked[int(found.low)], asked[int(found.high)], within, found.confidence)
+
+
+def _wider_range(curve: Curve, cheap: CheapRange | None) -> CheapRange | None:
+    """Where that is one batch size, or not sure: what costs the least more, of several surely."""
+    if cheap is None or (cheap.is_sure and cheap.low < cheap.high):
+        return None
+    for within in WIDER:
+        wider = _range(curve, within) if within > cheap.within else None
+        if wider is not None and wider.is_sure and wider.low < wider.high:
+            return wider
+    return None
+
+
+def _interval(curve: Curve) -> tuple[float, float]:
+    """Of b*; closed at 1 and at the whole data set, beyond which there is no batch size."""
+    low, high = curve.comparison.interval(LEVEL)
+    smallest, largest = curve.points[0], curve.points[-1]
+    return (
+        1.0 if low == 0 and smallest.effective_batch_size == 1 else low,
+        float(curve.data_size)
+        if math.isinf(high) and largest.effective_batch_size == curve.data_size
+        else high,
+    )
+
+
+def _next_to_settle(curve: Curve, decisive: bool) -> int | None:
+    """Beyond the edge to which b*'s interval is open, unless runs failed there; where both edges
+    are, or single batch sizes decide, the batch size whose run would tell most."""
+    low, high = _interval(curve)
+    first, last = curve.points[0], curve.points[-1]
+    down, up = low == 0 and first.all_reached, math.isinf(high) and last.all_reached
+    if down and not up:
+        return first.batch_size // 2
+    if up and not down:
+        return 2 * last.batch_size
+    asked = up or (decisive and curve.is_fitted)
+    size = curve.comparison.settling_batch_size if asked else None
+    if size is None:
+        return None
+    failed = (size < first.batch_size and not first.all_reached) or (
+        size > last.batch_size and not last.all_reached
+    )
+    return None if failed else min(round(size), curve.data_size)
 
 
 def _choice(point: BatchSizePoint | None, least: BatchSizePoint | None) -> Choice | None:

@@ -1,14 +1,16 @@
 """The answer for one curve: which batch sizes to use, how sure that is, and how to say it."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cbs_lightning.console import count_of, duration
 from cbs_lightning.fit.curve_fit import MISFIT
 
 OVERHEAD = 0.2  # of the least SFO that a larger batch may cost
-LEVEL = 0.9  # of the intervals
+LEVEL = 0.9  # of the intervals, and how sure a range is to be
 FASTER = 1.05  # times as fast: less is not worth telling
+FORMULA_FITS = 0.5  # probability from which one is said to
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,20 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class CheapRange:
+    """Batch sizes run, about the least SFO's, that cost at most so much more gradients."""
+
+    low: int
+    high: int
+    within: float  # of the least SFO
+    confidence: float  # probability of that
+
+    @property
+    def is_sure(self) -> bool:
+        return self.confidence >= LEVEL
+
+
+@dataclass(frozen=True)
 class FittedForm:
     """What one fitted form says about the curve."""
 
@@ -45,6 +61,23 @@ class FittedForm:
     overhead_batch: float | None  # where K·b is 20 % above its value at the measured b*
     reason: str
 
+    @property
+    def misses(self) -> bool:
+        """Whether it misses batch sizes by more than their seeds scatter."""
+        return self.lack_of_fit is not None and self.lack_of_fit < MISFIT
+
+
+@dataclass(frozen=True)
+class RunBehind:
+    """A run that an answer rests on."""
+
+    batch_size: int
+    seed: int
+    status: str
+    steps_run: int
+    budget: str  # in words; "": not known
+    config_hash: str
+
 
 @dataclass(frozen=True)
 class Recommendation:
@@ -54,50 +87,68 @@ class Recommendation:
     >>> from cbs_lightning.analysis.example import example_results
     >>> from cbs_lightning.analysis.recommend import recommend
     >>> found = recommend(curves(example_results())[0])
-    >>> print(found.summary_lines()[0].partition(";")[0])
-    adam: use b = 16: fewest gradient evaluations, K·b = 4,320 in 270 steps, 2.7 s
+    >>> found.summary_lines()[0][:16], found.range.low <= 16 <= found.range.high
+    ('adam: use b = 16', True)
     """
 
     variant: str
     optimizer: str
     threshold: float
     rule: str
+    window: int | None  # samples; None: the rule has none
     seeds: tuple[int, ...]
     batch_sizes: tuple[int, ...]  # that were run
+    runs: tuple[RunBehind, ...]
+    range: CheapRange | None
+    wider_range: CheapRange | None  # within more, where `range` is one batch size or not sure
     least_sfo: Choice | None  # the measured b*
-    interval: tuple[float, float] | None  # of the measured b*; open where nothing was run
-    interval_basis: str  # what the interval comes from
     fastest: Choice | None
     largest_within_overhead: Choice | None  # the end of perfect scaling
-    fits: tuple[FittedForm, ...]  # the best first
-    critical_batch: float | None  # by the best form, where an interior minimum is supported
-    no_interior_minimum: str  # why none is; "" where one is
+    probability: float  # of an interior minimum of K·b
+    critical_batch: float | None  # b*, where an interior minimum is supported
+    interval: tuple[float, float]  # of b*; an end of 0 or infinity is open
+    no_interior_minimum: str  # why none is supported; "" where one is
+    formula_probability: float  # that some formula fits these runs
+    decisive: tuple[int, ...]  # batch sizes without which the verdict on a minimum is another
+    fits: tuple[FittedForm, ...]  # the named forms, the best first
     caveats: tuple[str, ...]  # sentences
     next_batch_size: int | None  # to run next
 
-    def summary_lines(self) -> list[str]:
-        """Lines to print: the answer, the alternatives, the fit, and the caveats."""
+    def summary_lines(self, asked: str = "") -> list[str]:
+        """Lines to print: the range, what its batch sizes cost, b*, and the caveats.
+
+        `asked`: what of the request the heading has to tell, where there are several.
+        """
+        name = heading(self.variant, asked)
         if self.least_sfo is None:
-            return [f"{self.variant}: {self.caveats[0]}", *_joined(self.caveats[1:])]
+            return [f"{name}: {self.caveats[0]}", *_joined(self.caveats[1:])]
         if len(self.batch_sizes) == 1:
             only = f"only b = {self.batch_sizes[0]} was run, {_cost(self.least_sfo)}."
-            return [f"{self.variant}: {only}"]
+            return [f"{name}: {only}"]
         return [
-            f"{self.variant}: {self._answer(self.least_sfo)}",
-            *_joined(self._alternatives(self.least_sfo)),
-            *_joined([self._fitted()]),
+            f"{name}: {self._use(self.least_sfo)}",
+            *_joined([self._least(self.least_sfo), *self._alternatives(self.least_sfo)]),
+            *_joined([self._minimum(), *self._fit()]),
             *_joined(self.caveats),
         ]
 
-    def _answer(self, least: Choice) -> str:
-        text = f"use b = {least.batch_size}: fewest gradient evaluations, {_cost(least)}"
+    def _use(self, least: Choice) -> str:
+        text = f"use b = {least.batch_size}"
+        found, wider = self.range, self.wider_range
+        if found is None:
+            return f"{text}."
+        most = f"at most {percent(found.within)}"
+        if found.low < found.high:
+            text += f"; {_costs_at_most(found)}"
+            return f"{text}; {_costs_at_most(wider)}." if wider else f"{text}."
+        if wider is None:
+            return f"{text}, which costs {most} more gradients than the least ({_sure(found)})."
+        return f"{text}; {_costs_at_most(wider)}, b = {found.low} itself {most} ({_sure(found)})."
+
+    def _least(self, least: Choice) -> str:
         seeds = f"{len(self.seeds)} seeds" if len(self.seeds) > 1 else f"seed {self.seeds[0]} only"
-        if self.interval is None:
-            return f"{text} ({seeds}; no interval)."
-        basis = f"{seeds}, {self.interval_basis}"
-        if self.interval == (0.0, math.inf):
-            return f"{text}; these runs do not bound b* ({basis})."
-        return f"{text}; {LEVEL:.0%} interval {_span(self.interval)} ({basis})."
+        runs = f"{count_of(len(self.runs), 'run')}, {seeds}"
+        return f"Fewest gradients: b = {least.batch_size}, {_cost(least)} ({runs})."
 
     def _alternatives(self, least: Choice) -> list[str]:
         lines = []
@@ -108,32 +159,62 @@ class Recommendation:
                 f"for {_more(fastest)} gradients ({_cost(fastest)})."
             )
         elif fastest is not None:
-            lines.append("No other was faster in wall-clock by 5%.")
+            lines.append("No other was faster in wall-clock by 5 %.")
         if largest is not None and largest.batch_size != least.batch_size:
             lines.append(
-                f"Largest within {OVERHEAD:.0%} of the least: b = {largest.batch_size}, "
+                f"Largest within {percent(OVERHEAD)} of the least: b = {largest.batch_size}, "
                 f"for {_more(largest)} gradients ({_cost(largest)})."
             )
         return lines
 
-    def _fitted(self) -> str:
-        if self.no_interior_minimum:
-            return f"Fitted: {self.no_interior_minimum}."
-        best = self.fits[0]
-        text = f"Fitted: b* = {self.critical_batch:.3g}"
-        if best.interval is not None:
-            text += f", {LEVEL:.0%} interval {_span(best.interval)}"
-        text += f" ({best.model}, RMS of log K {best.rms_log_error:.2f}"
-        if best.lack_of_fit is not None and best.lack_of_fit < MISFIT:
-            text += ", more than seeds explain"
-        nested = next(form for form in self.fits if form.model == "nested")
-        if nested is not best and nested.critical_batch and nested.interval:
-            text += f"; nested {nested.critical_batch:.3g}, {_span(nested.interval)}"
-        return f"{text})."
+    def _minimum(self) -> str:
+        """What the curves say of b*."""
+        if self.critical_batch is not None:
+            interval = f"{percent(LEVEL)} interval {_span(self.interval)}"
+            probability = f"probability of an interior minimum {self.probability:.2f}"
+            return f"b* = {size_in_words(self.critical_batch)}, {interval}; {probability}."
+        text = f"b*: {self.no_interior_minimum}."
+        if self.interval == (0.0, math.inf):
+            return text
+        return f"{text} {percent(LEVEL)} interval {_span(self.interval)}."
+
+    def _fit(self) -> list[str]:
+        """Whether a formula describes the runs, and whether one batch size decides the verdict."""
+        lines = []
+        if self.formula_probability < FORMULA_FITS:
+            chance = f"probability {self.formula_probability:.2f}"
+            lines.append(f"No formula fits these runs ({chance}): the curve assumes none.")
+        if len(self.decisive) == 1:
+            lines.append(f"b = {self.decisive[0]} alone decides whether there is a minimum.")
+        elif 2 * len(self.decisive) > len(self.batch_sizes):
+            lines.append("Dropping any one of most batch sizes would overturn that.")
+        elif self.decisive:
+            sizes = " or ".join(map(str, self.decisive))
+            lines.append(f"Dropping b = {sizes} would overturn that.")
+        return lines
 
 
-def _joined(sentences: list[str] | tuple[str, ...]) -> list[str]:
-    return [f"  {' '.join(sentences)}"] if sentences else []
+def heading(variant: str, asked: str = "") -> str:
+    return f"{variant} ({asked})" if asked else variant
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def _costs_at_most(found: CheapRange) -> str:
+    span = f"b from {found.low} to {found.high}"
+    return f"{span} costs at most {percent(found.within)} more gradients ({_sure(found)})"
+
+
+def _sure(found: CheapRange) -> str:
+    """Rounded down; nothing is 100 % sure."""
+    return f"{min(math.floor(100 * found.confidence), 99)} % sure"
+
+
+def _joined(sentences: Iterable[str]) -> list[str]:
+    text = " ".join(sentences)
+    return [f"  {text}"] if text else []
 
 
 def _cost(choice: Choice) -> str:
@@ -146,18 +227,20 @@ def _more(choice: Choice) -> str:
     if choice.sfo_ratio < 1.005:
         return "as many"
     if choice.sfo_ratio < 2:
-        return f"{choice.sfo_ratio - 1:.0%} more"
+        return f"{percent(round(choice.sfo_ratio - 1, 2))} more"
     return f"{choice.sfo_ratio:.1f} times the"
 
 
 def _span(interval: tuple[float, float]) -> str:
     low, high = interval
     if low == high:
-        return f"{_short(low)} alone"
+        return f"{size_in_words(low)} alone"
+    first, last = size_in_words(low), size_in_words(high)
     if low == 0:
-        return f"up to {_short(high)}" if math.isfinite(high) else "without bounds"
-    return f"{_short(low)} to {_short(high)}" if math.isfinite(high) else f"{_short(low)} and more"
+        return f"up to {last}" if math.isfinite(high) else "without bounds"
+    return f"{first} to {last}" if math.isfinite(high) else f"{first} and more"
 
 
-def _short(size: float) -> str:
-    return f"{size:,.0f}" if size >= 10 else f"{size:.3g}"
+def size_in_words(size: float) -> str:
+    """A batch size that need not be whole, with three digits or all before the point."""
+    return f"{size:,.0f}" if size >= 100 else f"{size:.3g}"

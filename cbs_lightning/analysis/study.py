@@ -1,6 +1,8 @@
 """A study: its runs, read once, and what they say; summary, tables, figures and report show it."""
 
+from collections import Counter
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -14,9 +16,56 @@ from cbs_lightning.analysis.recommendation import Recommendation
 from cbs_lightning.analysis.summary import summary_rows, usual_request
 from cbs_lightning.analysis.thresholds import AcrossThresholds, across_thresholds
 from cbs_lightning.console import count_of
+from cbs_lightning.errors import UserError
+from cbs_lightning.fit.comparison import WITHIN
 from cbs_lightning.results.result import UNFINISHED, Request, Result, Run, answer
 from cbs_lightning.results.store import Broken, read_study
 from cbs_lightning.results.trajectory import RuleName
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of a study; None: what most of its runs were asked for."""
+
+    loss: float | None = None
+    rule: RuleName | None = None
+    window: int | None = None  # samples
+    within: float = WITHIN  # of the least SFO, more, for the range of an answer
+    variants: str | None = None  # names separated by commas, * for anything; None: all
+
+    def request(self, usual: Request) -> Request:
+        return Request(
+            self.loss or usual.threshold, self.rule or usual.rule, self.window or usual.window
+        )
+
+    def select(self, runs: list[Run]) -> list[Run]:
+        """The runs of `variants`; raises `UserError` for a name that none has."""
+        if self.variants is None or not runs:
+            return runs
+        known = list(dict.fromkeys(run.result.variant for run in runs))
+        names = [self.variants] if self.variants in known else self.variants.split(",")
+        found: set[str] = set()
+        for name in map(str.strip, names):
+            alike = {each for each in known if each == name or fnmatchcase(each, name)}
+            if not alike:
+                study = runs[0].directory.parent.name
+                raise UserError(f"VARIANTS={name}: {study} has: {', '.join(known)}")
+            found |= alike
+        return [run for run in runs if run.result.variant in found]
+
+    def choice(self, runs: list[Run]) -> list[str]:
+        """A line on how the question was chosen, where runs were asked for different things."""
+        results = [run.result for run in runs]
+        asked = Counter((each.threshold, each.rule, each.window) for each in results)
+        if len(asked) < 2 or self.loss or self.rule or self.window:
+            return []
+        usual = usual_request(runs)
+        count = asked[usual.threshold, usual.rule, usual.window]
+        other = "the others answer from their stored losses; LOSS and RULE ask for another"
+        return [f"  {count} of {len(runs)} runs were asked for this, {other}."]
+
+
+USUAL = Question()
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +80,7 @@ class Study:
     directory: Path
     runs: list[Run] = field(repr=False)
     broken: list[Broken] = field(repr=False)
+    question: Question = USUAL
 
     @property
     def name(self) -> str:
@@ -38,12 +88,12 @@ class Study:
 
     @cached_property
     def request(self) -> Request:
-        """What most runs were asked for."""
-        return usual_request(self.runs)
+        """What most runs were asked for, unless the question says otherwise."""
+        return self.question.request(usual_request(self.runs))
 
     @property
     def request_in_words(self) -> str:
-        return f"loss <= {self.request.threshold:g} by rule {self.request.rule}"
+        return self.request.describe()
 
     @cached_property
     def answers(self) -> list[Result]:
@@ -62,12 +112,12 @@ class Study:
     @cached_property
     def recommendations(self) -> list[Recommendation]:
         """One for each of `recommended_curves`."""
-        return [recommend(curve) for curve in self.recommended_curves]
+        return [recommend(curve, self.question.within) for curve in self.recommended_curves]
 
     @cached_property
     def rows(self) -> list[Result]:
         """What every run answers to every threshold by both rules: the rows of `summary.csv`."""
-        return summary_rows(self.runs)
+        return summary_rows(self.runs, self.request)
 
     @cached_property
     def curves_by_request(self) -> dict[tuple[RuleName, float], list[Curve]]:
@@ -113,6 +163,7 @@ class Study:
         """Lines to print: the answers, and what the thresholds and hyperparameters say."""
         return [
             f"{self.name}: {self.request_in_words}, {count_of(len(self.runs), 'run')}",
+            *self.question.choice(self.runs),
             *(f"  {line}" for found in self.recommendations for line in found.summary_lines()),
             *(f"  {line}" for found in self.lr_comparisons for line in found.summary_lines()),
             *(f"  {found.variant}: {found.joint.describe()}" for found in self.across),
@@ -120,9 +171,10 @@ class Study:
         ]
 
 
-def read(directory: Path) -> tuple[Study | None, list[str]]:
+def read(directory: Path, question: Question = USUAL) -> tuple[Study | None, list[str]]:
     """The study, None if none of its runs can be read; and the lines of `left_out`."""
-    study = Study(directory, *read_study(directory))
+    runs, broken = read_study(directory)
+    study = Study(directory, question.select(runs), broken, question)
     return study if study.runs else None, left_out(study)
 
 

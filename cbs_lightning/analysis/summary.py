@@ -9,14 +9,20 @@ from cbs_lightning.results.trajectory import RuleName
 LADDER = (2.0, 1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 
 
-def summary_rows(runs: list[Run]) -> list[Result]:
-    """A row per run, threshold and rule: the runs' own thresholds, and the ladder down to the
-    lowest rung that any run reached. No status: the run's losses end before an answer."""
-    own = {run.result.threshold for run in runs}
+def summary_rows(runs: list[Run], request: Request | None = None) -> list[Result]:
+    """A row per run, threshold and rule: the runs' own thresholds and the request's, and the ladder
+    down to the lowest rung that any run reached. No status: the run's losses end before an answer.
+
+    All are read with the window of the request, so that runs can be compared.
+    """
+    asked = request or usual_request(runs)
+    own = {asked.threshold, *(run.result.threshold for run in runs)}
     thresholds = sorted(own.union(LADDER), reverse=True)
-    window = usual_request(runs).window  # one for all, so that runs can be compared
     rows = [
-        row for run in runs for rule in RuleName for row in answers(run, rule, window, thresholds)
+        row
+        for run in runs
+        for rule in RuleName
+        for row in answers(run, rule, asked.window, thresholds)
     ]
     reached = {row.threshold for row in rows if row.steps is not None}
     lowest = min(reached, default=max(LADDER))

@@ -57,7 +57,7 @@ def across_thresholds(
     for variant, group in groupby(telling, lambda curve: curve.variant):
         own = list(group)
         joint = joint_fit({curve.threshold: curve.measurements() for curve in own})
-        at = tuple(recommend(curve) for curve in own)
+        at = tuple(recommend(curve, leverage=False) for curve in own)
         found.append(AcrossThresholds(variant, own[0].optimizer, at, joint))
     return found
 

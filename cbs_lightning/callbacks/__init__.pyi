@@ -1,8 +1,14 @@
+from .follow_schedule import FollowSchedule as FollowSchedule
 from .job import ALONE as ALONE
 from .job import Job as Job
 from .log_curves import LogCurves as LogCurves
+from .micro_batches import WeighMicroBatches as WeighMicroBatches
+from .optimizer_settings import CheckOptimizer as CheckOptimizer
+from .optimizer_settings import OptimizerSettings as OptimizerSettings
 from .progress import FollowProgress as FollowProgress
 from .recorder import TrajectoryRecorder as TrajectoryRecorder
 from .stop_at_threshold import StopAtThreshold as StopAtThreshold
 from .stop_on_signal import StopOnSignal as StopOnSignal
+from .switch_weights import SwitchWeights as SwitchWeights
+from .timed_checkpoint import StepwiseCheckpoint as StepwiseCheckpoint
 from .timed_checkpoint import TimedCheckpoint as TimedCheckpoint

@@ -54,8 +54,8 @@ class Job(Protocol):
     def finished(self, result: Result, *, already: bool = False) -> None:
         """Report how the run ended; `already`: before this sweep."""
 
-    def time_left(self) -> str | None:
-        """How long the sweep still takes, such as "about 3 min left for the sweep"."""
+    def time_left(self, progress: Progress) -> str:
+        """How long the run, and the sweep if that is known, still take, for the end of a line."""
 
     def times(self) -> str:
         """How long the sweep has taken and still takes, for the end of a line."""
@@ -86,8 +86,8 @@ class Alone:
     def finished(self, result: Result, *, already: bool = False) -> None:
         pass
 
-    def time_left(self) -> str | None:
-        return None
+    def time_left(self, progress: Progress) -> str:
+        return f"{progress.time_left} for this run"
 
     def times(self) -> str:
         return ""

@@ -24,7 +24,7 @@ def rule_on(trainer: L.Trainer, rule: Rule) -> Rule:
         )
     window = rule.window or data_size(loader)
     if window is None:
-        if rule.name is RuleName.WINDOW:
+        if rule.name is not RuleName.EPOCH:
             raise MisconfigurationException(
                 "window=None means the size of the data set, which is not known here; set it to a "
                 "number of samples"

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from cbs_lightning.callbacks.recorder import TrajectoryRecorder
 from cbs_lightning.files import open_new
+from cbs_lightning.optim.learning_rate import RateSchedule
 from cbs_lightning.results.events import EventWriter, event_path, event_paths
+from cbs_lightning.results.trajectory import UNKNOWN
 
 SUFFIX = ".curves"
 QUANTITIES = {
@@ -44,7 +46,7 @@ class LogCurves(L.Callback):
         recorder: TrajectoryRecorder,
         points: int,
         effective_batch_size: int,
-        warmup_samples: int = 0,
+        rate_schedule: RateSchedule | None = None,
     ) -> None:
         if points < 2:
             raise ValueError(f"points must be at least 2, not {points}")
@@ -52,7 +54,7 @@ class LogCurves(L.Callback):
         self.recorder = recorder
         self.points = points
         self.effective_batch_size = effective_batch_size
-        self.warmup_samples = warmup_samples
+        self.rate_schedule = rate_schedule or RateSchedule()
         self._rates: list[tuple[int, float]] = []  # from which step on, counted from 0
         self._steps = 0
 
@@ -82,7 +84,10 @@ class LogCurves(L.Callback):
 
     def _note_rate(self, trainer: L.Trainer) -> None:
         """As that of the steps since it was last noted."""
-        rate = float(trainer.optimizers[0].param_groups[0]["lr"])
+        group = trainer.optimizers[0].param_groups[0]
+        if "lr" not in group:
+            return
+        rate = float(group["lr"])
         if not self._rates:
             self._rates.append((0, rate))
         elif rate != self._rates[-1][1]:
@@ -118,11 +123,11 @@ class LogCurves(L.Callback):
 
     def _log_point(self, start: int, end: int) -> None:
         span = self.recorder.trajectory[start:end]
-        values = {
-            "loss": float(np.average(span.loss, weights=span.size)),
-            "accuracy": float(span.correct.sum() / span.size.sum()),
-            "learning_rate": self._mean_rate(start, end),
-        }
+        values = {"loss": float(np.average(span.loss, weights=span.size))}
+        if (span.correct != UNKNOWN).all():
+            values["accuracy"] = float(span.correct.sum() / span.size.sum())
+        if self._rates:
+            values["learning_rate"] = self._mean_rate(start, end)
         for abscissa, step in (("by_step", end), ("by_sfo", end * self.effective_batch_size)):
             tagged = {f"{quantity}/{abscissa}": value for quantity, value in values.items()}
             self._events.scalars(tagged, step)
@@ -130,13 +135,12 @@ class LogCurves(L.Callback):
     def _mean_rate(self, start: int, end: int) -> float:
         since, rates = zip(*self._rates, strict=True)
         current = np.searchsorted(since, np.arange(start, end), side="right") - 1
-        return float((np.take(rates, current) * self._warmup_factors(start, end)).mean())
+        return float((np.take(rates, current) * self._factors(start, end)).mean())
 
-    def _warmup_factors(self, start: int, end: int) -> NDArray[np.float64]:
+    def _factors(self, start: int, end: int) -> NDArray[np.float64]:
         """Of the steps, from their batches' sizes: what the optimizer has is the rate without."""
-        if not self.warmup_samples:
+        if self.rate_schedule.is_constant:
             return np.ones(end - start)
         size = self.recorder.trajectory.size
-        seen = size[:start].sum(dtype=np.int64) + size[start:end].cumsum(dtype=np.int64)
-        factors: NDArray[np.float64] = np.minimum(1.0, seen / self.warmup_samples)
-        return factors
+        seen = int(size[:start].sum(dtype=np.int64))
+        return self.rate_schedule.factors(size[start:end].tolist(), seen)

@@ -3,13 +3,12 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeGuard
+from typing import Any
 
 import lightning as L
-from torch import Tensor
 
 from cbs_lightning.callbacks.stop_at_threshold import StopAtThreshold
-from cbs_lightning.console import duration, print_line
+from cbs_lightning.console import duration, epoch_of, print_line
 
 
 @dataclass(frozen=True)
@@ -26,17 +25,27 @@ class Progress:
 
     def __str__(self) -> str:
         loss = f"{self.loss:.3g}" if self.loss is not None else "..."
-        epoch, epochs = self.steps / self.steps_per_epoch, self.max_steps / self.steps_per_epoch
-        return f"epoch {epoch:.1f} of {epochs:.4g}, loss {loss} (until {self.threshold:g})"
+        epoch = epoch_of(self.steps, self.max_steps, self.steps_per_epoch)
+        return f"{epoch}, loss {loss} (until {self.threshold:g})"
+
+    @property
+    def time_left(self) -> str:
+        """In words; empty before the first step."""
+        left = self.seconds_left
+        return f"at most {duration(left)} left" if left is not None else ""
 
 
-class ProgressSink(Protocol):
+class ProgressSink:
     """Shows or reports progress, at most every `every_seconds`."""
 
-    every_seconds: float
+    every_seconds = 0.5
 
-    def start(self, progress: Progress) -> None: ...
-    def show(self, progress: Progress) -> None: ...
+    def start(self, progress: Progress) -> None:
+        """Before the first step."""
+
+    def show(self, progress: Progress) -> None:
+        """After a step."""
+
     def close(self, progress: Progress | None) -> None:
         """The last one; None where training ended with an exception."""
 
@@ -51,8 +60,6 @@ class FollowProgress(L.Callback):
         self.max_steps = max_steps
         self.sinks = sinks
         self.steps = 0
-        self._first_chunk: Tensor | None = None
-        self._latest_chunk: Tensor | None = None
         self._started = False
 
     def on_train_start(self, *_: Any) -> None:
@@ -63,13 +70,8 @@ class FollowProgress(L.Callback):
         for sink in self.sinks:
             sink.start(self.progress())
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, *_: Any
-    ) -> None:
-        self.steps += len(outputs["size"])
-        self._latest_chunk = outputs["loss"]
-        if self._first_chunk is None:
-            self._first_chunk = outputs["loss"]
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        self.steps = trainer.global_step
         now = time.monotonic()
         for number, sink in enumerate(self.sinks):
             if now >= self._due[number]:
@@ -91,22 +93,16 @@ class FollowProgress(L.Callback):
             max_steps=self.max_steps,
             steps_per_epoch=self.stop.rule.steps_per_epoch,
             threshold=self.stop.threshold,
-            first_loss=self._first_loss(),
+            first_loss=self.stop.recorder.first_loss,
             loss=self._loss(),
             seconds_left=self._seconds_left(),
         )
 
-    def _first_loss(self) -> float | None:
-        recorded = self.stop.recorder.trajectory.loss
-        if len(recorded):
-            return float(recorded[0])
-        return float(self._first_chunk[0]) if _is_at_hand(self._first_chunk) else None
-
     def _loss(self) -> float | None:
-        """During the first epoch that of the latest chunk, unless a GPU would have to wait."""
+        """Before the rule gives one that of the latest steps, unless a GPU would have to wait."""
         if self.stop.latest is not None:
             return self.stop.latest.loss
-        return float(self._latest_chunk.mean()) if _is_at_hand(self._latest_chunk) else None
+        return self.stop.recorder.latest_loss
 
     def _seconds_left(self) -> float | None:
         steps = self.steps - self._first_step
@@ -115,47 +111,30 @@ class FollowProgress(L.Callback):
         return (self.max_steps - self.steps) * (time.monotonic() - self._began) / steps
 
 
-def _is_at_hand(losses: Tensor | None) -> TypeGuard[Tensor]:
-    return losses is not None and losses.device.type == "cpu"
-
-
-class PrintProgress:
-    """A sink for a log: a line now and then, with `sweep_left` where that is known."""
+class PrintProgress(ProgressSink):
+    """For a log: a line now and then, that ends with what `time_left` says."""
 
     def __init__(
-        self, title: str, every_seconds: float, sweep_left: Callable[[], str | None]
+        self, title: str, every_seconds: float, time_left: Callable[[Progress], str]
     ) -> None:
         self.title = title
         self.every_seconds = every_seconds
-        self.sweep_left = sweep_left
-
-    def start(self, progress: Progress) -> None:
-        pass
+        self.time_left = time_left
 
     def show(self, progress: Progress) -> None:
-        assert progress.seconds_left is not None  # a chunk was trained
-        left = f"at most {duration(progress.seconds_left)} left for this run"
-        sweep_left = self.sweep_left()
-        sweep = f", {sweep_left}" if sweep_left else ""
-        print_line(f"{self.title}: {progress}, {left}{sweep}")
-
-    def close(self, progress: Progress | None) -> None:
-        pass
+        print_line(f"{self.title}: {progress}, {self.time_left(progress)}")
 
 
-class ReportProgress:
-    """A sink that hands progress on to a function, such as a job's `update`."""
-
-    every_seconds = 0.5
+class ReportProgress(ProgressSink):
+    """Hands progress on to a function, such as a job's `update`."""
 
     def __init__(self, report: Callable[[Progress], None]) -> None:
         self.report = report
 
-    def start(self, progress: Progress) -> None:
-        self.report(progress)
-
     def show(self, progress: Progress) -> None:
         self.report(progress)
+
+    start = show
 
     def close(self, progress: Progress | None) -> None:
         if progress is not None:

@@ -1,7 +1,10 @@
 """Records every step's loss and the time spent training."""
 
+import math
 import time
 from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -11,10 +14,11 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from cbs_lightning.models.classifier import Steps
+from cbs_lightning.models.chunks import Steps
 from cbs_lightning.results.trajectory import UNKNOWN, Trajectory
 
 CountSamples = Callable[[Any], int]
+SCHEDULER = Path("/proc/thread-self/schedstat")  # of Linux: nanoseconds on a core, and waiting
 
 
 class TrajectoryRecorder(L.Callback):
@@ -42,7 +46,7 @@ class TrajectoryRecorder(L.Callback):
         self, monitor: str | None = None, count_samples: CountSamples | None = None
     ) -> None:
         self.monitor = monitor
-        self.count_samples = count_samples or _length_of_first_tensor
+        self.count_samples = count_samples or length_of_first_tensor
         self.seconds = 0.0
         self._recorded = _Growing()
         self._steps_timed = 0  # also those after a loss that is not finite
@@ -50,14 +54,47 @@ class TrajectoryRecorder(L.Callback):
         self._micro_batches: list[tuple[Tensor, Tensor | None, int]] = []
         self._steps_seen = 0
         self._started: float | None = None
+        self._waited = 0.0  # seconds of them without a core; nan: not known
+        self._waited_before = 0.0
 
     @property
     def trajectory(self) -> Trajectory:
         return self._recorded.trajectory
 
     @property
+    def has_diverged(self) -> bool:
+        """Whether the trajectory ends with a loss that is not finite."""
+        return self._recorded.ended
+
+    @property
+    def is_between_steps(self) -> bool:
+        """Whether all micro-batches so far belong to a step that was made."""
+        return not self._micro_batches
+
+    @property
+    def latest_loss(self) -> float | None:
+        """Of the latest steps, the mean of a chunk's; None where a GPU would have to wait."""
+        if self._pending:
+            losses = self._pending[-1]["loss"]
+            return float(losses.mean()) if losses.device.type == "cpu" else None
+        return float(self.trajectory.loss[-1]) if len(self.trajectory) else None
+
+    @property
+    def first_loss(self) -> float | None:
+        if len(self.trajectory):
+            return float(self.trajectory.loss[0])
+        losses = self._pending[0]["loss"] if self._pending else None
+        return float(losses[0]) if losses is not None and losses.device.type == "cpu" else None
+
+    @property
     def seconds_per_step(self) -> float | None:
         return self.seconds / self._steps_timed if self._steps_timed else None
+
+    @property
+    def waited(self) -> float | None:
+        """The share of `seconds` in which it waited for a core, since others had it."""
+        known = self.seconds > 0 and math.isfinite(self._waited)
+        return min(self._waited / self.seconds, 1.0) if known else None
 
     def fetch(self) -> None:
         """Bring the trajectory and the time up to date."""
@@ -73,8 +110,10 @@ class TrajectoryRecorder(L.Callback):
                 self._recorded.append(latest[: latest.first_non_finite()])
         if self._started is not None:
             now = time.perf_counter()
+            waited = _seconds_without_core()
             self.seconds += now - self._started
-            self._started = now
+            self._waited += waited - self._waited_before
+            self._started, self._waited_before = now, waited
 
     def pause(self) -> None:
         """What follows is not training."""
@@ -83,6 +122,7 @@ class TrajectoryRecorder(L.Callback):
 
     def resume(self) -> None:
         self._started = time.perf_counter()
+        self._waited_before = _seconds_without_core()
 
     def leave_out(self, seconds: float) -> None:
         """The latest ones were not training."""
@@ -137,11 +177,13 @@ class TrajectoryRecorder(L.Callback):
         arrays = {
             name: torch.from_numpy(array.copy()) for name, array in vars(self.trajectory).items()
         }
-        return {"seconds": self.seconds, "steps_timed": self._steps_timed, **arrays}
+        times = {"seconds": self.seconds, "waited": self._waited}
+        return {**times, "steps_timed": self._steps_timed, **arrays}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         state = dict(state_dict)
         self.seconds = state.pop("seconds")
+        self._waited = state.pop("waited", math.nan)  # older ones do not know
         self._steps_timed = state.pop("steps_timed")
         self._recorded = _Growing()
         self._recorded.append(Trajectory(**{key: value.numpy() for key, value in state.items()}))
@@ -151,8 +193,9 @@ class TrajectoryRecorder(L.Callback):
     ) -> tuple[Tensor, Tensor | None, int]:
         """Loss, number correct and number of samples, of one call of `training_step`."""
         loss, correct = self._loss(trainer, outputs), None
-        if self.monitor is None and module.automatic_optimization:
-            loss = loss * trainer.accumulate_grad_batches  # by which Lightning has divided it
+        accumulated = trainer.accumulate_grad_batches
+        if accumulated > 1 and self.monitor is None and module.automatic_optimization:
+            loss = loss * accumulated  # by which Lightning has divided it
         if isinstance(outputs, Mapping) and "correct" in outputs:
             correct = torch.as_tensor(outputs["correct"], device=loss.device)
         return loss, correct, self.count_samples(batch)
@@ -166,9 +209,9 @@ class TrajectoryRecorder(L.Callback):
             where = "training_step returned no loss"
         if found is None:
             raise MisconfigurationException(f"{where}, so there is nothing to compare with")
-        loss = torch.as_tensor(found).detach()
+        loss = found.detach() if isinstance(found, Tensor) else torch.as_tensor(found)
         _check_scalar(loss)
-        return loss.reshape(())
+        return loss
 
 
 class _Growing:
@@ -200,21 +243,33 @@ class _Growing:
             getattr(target, name)[start : start + len(array)] = array
 
 
+def _seconds_without_core() -> float:
+    """Of this thread so far, while it could have run; nan where the system does not tell."""
+    try:
+        return int(SCHEDULER.read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return math.nan
+
+
 def _joined(micro_batches: list[tuple[Tensor, Tensor | None, int]]) -> Steps:
     """The step that they make together."""
-    losses, corrects, sizes = zip(*micro_batches, strict=True)
-    total = sum(sizes)
-    loss = losses[0]
-    if len(losses) > 1:
-        loss = sum((each * (size / total) for each, size in zip(losses, sizes, strict=True)))
-    known = [each for each in corrects if each is not None]
-    correct = sum(known) if len(known) == len(corrects) else torch.tensor(UNKNOWN)
-    assert isinstance(loss, Tensor)
-    return {
-        "loss": loss.reshape(1),
-        "correct": torch.as_tensor(correct, device=loss.device).reshape(1),
-        "size": [total],
-    }
+    if len(micro_batches) == 1:
+        loss, correct, total = micro_batches[0]
+    else:
+        losses, corrects, sizes = zip(*micro_batches, strict=True)
+        total = sum(sizes)
+        loss = torch.stack(
+            [each.reshape(()) * (size / total) for each, size in zip(losses, sizes, strict=True)]
+        ).sum()
+        correct = None if any(each is None for each in corrects) else torch.stack(corrects).sum()
+    if correct is None:
+        correct = _unknown(loss.device)
+    return {"loss": loss.reshape(1), "correct": correct.reshape(1), "size": [total]}
+
+
+@cache
+def _unknown(device: torch.device) -> Tensor:
+    return torch.tensor(UNKNOWN, device=device)
 
 
 def _check_scalar(loss: Tensor) -> None:
@@ -223,7 +278,10 @@ def _check_scalar(loss: Tensor) -> None:
         raise MisconfigurationException(f"the loss has shape {shape}; it must be one number")
 
 
-def _length_of_first_tensor(batch: Any) -> int:
+def length_of_first_tensor(batch: Any) -> int:
+    first = batch[0] if isinstance(batch, list | tuple) and batch else batch
+    if isinstance(first, Tensor) and first.ndim > 0:  # as most batches are
+        return len(first)
     for leaf in tree_leaves(batch):
         if isinstance(leaf, Tensor) and leaf.ndim > 0:
             return len(leaf)

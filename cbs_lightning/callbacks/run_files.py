@@ -14,6 +14,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from omegaconf import OmegaConf
 
 from cbs_lightning.callbacks.loaders import data_size
+from cbs_lightning.callbacks.optimizer_settings import OptimizerSettings
 from cbs_lightning.files import write_atomically
 from cbs_lightning.results import provenance, store
 from cbs_lightning.results.result import (
@@ -69,6 +70,7 @@ class RunFiles:
             steps_run=steps_run,
             epochs_run=steps_run / self._blank.steps_per_epoch,
             seconds_per_step=stop.recorder.seconds_per_step,
+            waited=stop.recorder.waited,
         )
         budget = steps_run if stop.status is Status.EXHAUSTED else None
         request = Request(stop.threshold, stop.rule.name, stop.rule.window, budget)
@@ -85,12 +87,9 @@ class RunFiles:
         assert stop.batch_size is not None
         optimizer = trainer.optimizers[0]
         name = type(optimizer).__name__.lower()
-        settings = _plain({k: v for k, v in optimizer.param_groups[0].items() if k != "params"})
-        lr = float(settings.pop("lr", 0.0))
+        lr, settings = OptimizerSettings.of(optimizer)
         seed = self.seed if self.seed is not None else int(os.environ.get("PL_GLOBAL_SEED", 0))
-        loader: Any = trainer.train_dataloader
-        datamodule = getattr(trainer, "datamodule", None)
-        data = datamodule if datamodule is not None else getattr(loader, "dataset", loader)
+        loader, data = trainer.train_dataloader, _data(trainer)
         identity: dict[str, Any] = {
             "data": type(data).__name__,
             "model": type(module).__name__,
@@ -99,6 +98,8 @@ class RunFiles:
             "batch_size": stop.batch_size,
             "seed": seed,
         }
+        if (fingerprint := getattr(data, "fingerprint", None)) is not None:
+            identity["fingerprint"] = str(fingerprint)
         text = json.dumps(identity, sort_keys=True, default=str)
         return Result(
             schema_version=SCHEMA_VERSION,
@@ -137,16 +138,12 @@ class RunFiles:
             commit=provenance.commit(),
             configuration=identity,
             machine=provenance.machine(),
+            tokens_per_sample=getattr(data, "tokens_per_sample", None),
         )
 
 
-def _plain(settings: dict[str, Any]) -> dict[str, Any]:
-    """What JSON can hold of an optimizer's settings."""
-    plain = (bool, int, float, str, type(None))
-    found: dict[str, Any] = {}
-    for key, value in settings.items():
-        if isinstance(value, tuple | list) and all(isinstance(item, plain) for item in value):
-            found[key] = list(value)
-        elif isinstance(value, plain):
-            found[key] = value
-    return found
+def _data(trainer: L.Trainer) -> Any:
+    """The DataModule, or where there is none the data set, or the loader itself."""
+    loader: Any = trainer.train_dataloader
+    datamodule = getattr(trainer, "datamodule", None)
+    return datamodule if datamodule is not None else getattr(loader, "dataset", loader)

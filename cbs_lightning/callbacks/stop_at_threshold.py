@@ -1,7 +1,6 @@
 """Stops a run at the loss threshold, or where going on makes no sense."""
 
 import math
-import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import lightning as L
 from cbs_lightning.callbacks.loaders import batch_size_on, rule_on
 from cbs_lightning.callbacks.recorder import CountSamples, TrajectoryRecorder
 from cbs_lightning.callbacks.run_files import RunFiles
+from cbs_lightning.data.loader import steps_per_chunk
 from cbs_lightning.results.result import Status
 from cbs_lightning.results.sfo_limit import SfoLimit
 from cbs_lightning.results.trajectory import (
@@ -21,7 +21,7 @@ from cbs_lightning.results.trajectory import (
     last_reading,
 )
 
-SECONDS_BETWEEN_LOOKS = 10
+LOOK_EVERY_ON_STREAM = 100  # steps, of a GPU on data without epochs
 
 
 class StopAtThreshold(L.Callback):
@@ -36,8 +36,9 @@ class StopAtThreshold(L.Callback):
 
     Args:
         loss: the threshold.
-        rule: `epoch`, the mean of an epoch's losses, or `window`, the mean over the latest samples.
-        window: samples of rule `window`; None: as many as the data set has.
+        rule: `epoch`, the mean of an epoch's losses; `window`, the mean over the latest samples;
+            or `middle`, the same, counted at the middle step of those samples.
+        window: samples of `window` and `middle`; None: as many as the data set has.
         directory: a run directory to write, which `make figures` can read; None: none is written.
         monitor: a logged metric to take for the loss; None: what `training_step` returns.
         count_samples: the number of samples in a batch; None: the length of its first tensor.
@@ -46,6 +47,7 @@ class StopAtThreshold(L.Callback):
         seed: to tell runs apart; None: that of `seed_everything`, else 0.
         recorder: of a run that records by itself.
         sfo_limit: beyond which a search gives the run up.
+        look_every: steps of such a run between two looks on a GPU; None: once an epoch.
 
     Example:
         >>> from cbs_lightning import StopAtThreshold
@@ -69,6 +71,7 @@ class StopAtThreshold(L.Callback):
         seed: int | None = None,
         recorder: TrajectoryRecorder | None = None,
         sfo_limit: SfoLimit | None = None,
+        look_every: int | None = None,
     ) -> None:
         if not 0 < loss < math.inf:
             raise ValueError(f"loss must be a positive number, not {loss}")
@@ -88,7 +91,8 @@ class StopAtThreshold(L.Callback):
         self._records = recorder is None
         self._files = RunFiles(Path(directory), variant, seed) if directory is not None else None
         self._steps_read = 0
-        self._looked = time.monotonic()
+        self._steps_seen = 0
+        self._look_every = look_every
 
     @property
     def steps(self) -> int | None:
@@ -112,13 +116,16 @@ class StopAtThreshold(L.Callback):
             self.recorder.on_train_start(trainer)
         if self._files is not None:
             self._files.begin(trainer, module, self)
-        steps = len(self.recorder.trajectory)
-        diverged = self.recorder.trajectory.first_non_finite() is not None
-        every = diverged or self._is_given_up(steps) or self._records
-        per_epoch = self.rule.steps_per_epoch
-        whole = steps if every else steps - steps % per_epoch
-        if whole:
-            self._look(trainer, module, self.recorder.trajectory[:whole])
+        self._steps_seen = trainer.global_step
+        self._is_stream = math.isinf(trainer.num_training_batches)
+        if trainer.strategy.root_device.type == "cpu":  # where looking is cheap
+            self._look_every = steps_per_chunk(self.batch_size)
+        elif self._look_every is None:
+            self._look_every = (
+                LOOK_EVERY_ON_STREAM if self._is_stream else self.rule.steps_per_epoch
+            )
+        if len(self.recorder.trajectory):
+            self._look(trainer, module, self.recorder.trajectory)
 
     def on_train_epoch_start(self, *_: Any) -> None:
         if self._records:
@@ -143,16 +150,10 @@ class StopAtThreshold(L.Callback):
             self.recorder.on_train_batch_end(trainer, module, outputs, batch, batch_idx)
             self._look_now_and_then(trainer, module)
             return
-        end_of_epoch = trainer.global_step % self.rule.steps_per_epoch == 0
-        last = trainer.global_step >= trainer.max_steps
-        if end_of_epoch or last or self._is_given_up(trainer.global_step):
+        before, self._steps_seen = self._steps_seen, trainer.global_step
+        if before != self._steps_seen and self._is_due(before, self._steps_seen, trainer.max_steps):
             self.recorder.pause()
             self._look(trainer, module, self.recorder.trajectory)
-        elif outputs["loss"].is_cpu and time.monotonic() - self._looked >= SECONDS_BETWEEN_LOOKS:
-            self.recorder.fetch()
-            if self.recorder.trajectory.first_non_finite() is not None:
-                self._look(trainer, module, self.recorder.trajectory)
-            self._looked = time.monotonic()
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if self._records:
@@ -183,6 +184,14 @@ class StopAtThreshold(L.Callback):
         if self._records:
             self.recorder.load_state_dict(state_dict["recorder"])
 
+    def _is_due(self, before: int, steps: int, max_steps: int) -> bool:
+        """Whether to look after these steps; a run that is resumed looks after the same ones."""
+        assert self._look_every is not None
+        end_of_epoch = not self._is_stream and steps % self.rule.steps_per_epoch == 0
+        if end_of_epoch or steps >= max_steps or self._is_given_up(steps):
+            return True
+        return steps // self._look_every > before // self._look_every
+
     def _look_now_and_then(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         every = int(getattr(trainer, "log_every_n_steps", 0))
         if every and trainer.global_step % every == 0 and trainer.global_step > self._steps_read:
@@ -194,13 +203,13 @@ class StopAtThreshold(L.Callback):
     def _look(self, trainer: L.Trainer, module: L.LightningModule, trajectory: Trajectory) -> None:
         if self.crossing is not None:
             return
-        crossing = first_crossing(trajectory, self.rule, self.threshold, since=self._steps_read)
-        self._steps_read = len(trajectory)
+        since, self._steps_read = self._steps_read, len(trajectory)
+        crossing = first_crossing(trajectory, self.rule, self.threshold, since)
         self.latest = crossing or last_reading(trajectory, self.rule)
         if crossing is not None:
             self.status, self.crossing = Status.REACHED, crossing
             self._log(trainer, module, crossing)
-        elif trajectory.first_non_finite() is not None:
+        elif self.recorder.has_diverged:
             self.status = Status.DIVERGED
         elif len(trajectory) < trainer.max_steps and self._is_given_up(len(trajectory)):
             self.status = Status.ABANDONED

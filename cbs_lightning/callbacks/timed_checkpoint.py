@@ -1,10 +1,12 @@
 """Saves a run now and then, so that it can go on where it was."""
 
+import random
 import time
 from pathlib import Path
 from typing import Any
 
 import lightning as L
+import numpy as np
 import torch
 
 from cbs_lightning.callbacks.stop_at_threshold import StopAtThreshold
@@ -75,8 +77,9 @@ class TimedCheckpoint(L.Callback):
         if self._device.type == "cuda" and state_dict["cuda"]:
             # Older checkpoints have those of all GPUs; their runs were on the first.
             torch.cuda.set_rng_state(state_dict["cuda"][0], self._device)
-        for name, value in self.origin.items():
-            if (before := state_dict["origin"].get(name)) != value:
+        own = {name: value for name, value in self.origin.items() if name != "machine"}
+        for name, value in own.items():
+            if (before := state_dict["origin"].get(name, value)) != value:
                 print_line(f"warning: {name} was {before}, is {value} now: {MAY_DIFFER}")
 
     def _save(self, trainer: L.Trainer) -> None:
@@ -85,3 +88,64 @@ class TimedCheckpoint(L.Callback):
             trainer.save_checkpoint(self.path)
         self._saved = time.monotonic()
         self.stop.recorder.resume()
+
+
+class StepwiseCheckpoint(TimedCheckpoint):
+    """As `TimedCheckpoint`, between two steps of Lightning's own loop.
+
+    What is due at the last batch of an epoch is saved when its hooks, schedulers and validation
+    have run: before the next epoch, or at the end of training. Saves numpy's and Python's random
+    numbers too.
+    """
+
+    _is_due = False
+
+    @property
+    def state_key(self) -> str:
+        return "TimedCheckpoint"
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        if not self.stop.recorder.is_between_steps:
+            return
+        late = time.monotonic() - self._saved >= self.every_seconds
+        last = self.stop.status is not None or trainer.global_step >= trainer.max_steps
+        asked = self.signals.received is not None
+        abandoned = self.stop.status is Status.ABANDONED
+        self._is_due |= late or asked or abandoned or (self.save_last and last)
+        if self._is_due and not trainer.fit_loop.epoch_loop._num_ready_batches_reached():
+            self._save(trainer)
+
+    def on_train_epoch_start(self, trainer: L.Trainer, *_: Any) -> None:
+        if self._is_due:
+            self._save(trainer)
+
+    def on_train_end(self, trainer: L.Trainer, *_: Any) -> None:
+        if self._is_due:
+            self._save(trainer)
+            self.stop.recorder.pause()
+
+    def on_save_checkpoint(
+        self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Between epochs, Lightning's count of batches is that of the new one."""
+        if trainer.fit_loop.epoch_loop._num_ready_batches_reached():
+            progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+            progress["current"] = dict.fromkeys(progress["current"], 0)
+            progress["is_last_batch"] = False
+
+    def state_dict(self) -> dict[str, Any]:
+        state: Any = np.random.get_state()
+        name, keys, *rest = state
+        numpy = [name, torch.from_numpy(keys.astype(np.int64)), *rest]
+        return super().state_dict() | {"numpy": numpy, "python": random.getstate()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        name, keys, *rest = state_dict["numpy"]
+        np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
+        version, state, gauss = state_dict["python"]
+        random.setstate((version, tuple(state), gauss))
+
+    def _save(self, trainer: L.Trainer) -> None:
+        super()._save(trainer)
+        self._is_due = False

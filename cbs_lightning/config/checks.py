@@ -4,34 +4,44 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import lightning as L
 import torch
-from hydra.utils import get_object, instantiate
+from hydra.utils import get_object
 
-from cbs_lightning.config.constraints import Flag, OneOf, Positive, is_fraction, is_number, one_of
-from cbs_lightning.config.schema import RunConfig, Settings
+from cbs_lightning.config.constraints import Flag, OneOf, one_of
+from cbs_lightning.config.datamodule import taken_by
+from cbs_lightning.config.extensions import check_extensions
+from cbs_lightning.config.identity import OWN
+from cbs_lightning.config.optimizer_checks import check_optimizer, require_package
+from cbs_lightning.config.schema import AUTO, RunConfig, Settings
+from cbs_lightning.config.trainer_flags import check_trainer
 from cbs_lightning.data import ImageDataModule
 from cbs_lightning.errors import ConfigError, require
 from cbs_lightning.models import Classifier
 from cbs_lightning.models.compilation import CUDA_GRAPHS, MODES, obstacle
 from cbs_lightning.models.torchvision_net import TorchvisionNet, classifier_names
+from cbs_lightning.optim.groups import KEY
 from cbs_lightning.optim.learning_rate import Scaling
 
 GPUS: dict[str, Callable[[], bool]] = {
     "cuda": torch.cuda.is_available,
     "mps": torch.backends.mps.is_available,
 }
-ACCELERATORS = ("auto", "cpu", "gpu", *GPUS)
-PROFILERS = ("simple", "advanced", "pytorch")
-PRECISIONS = ("32-true", "bf16-mixed")
-TRAINER_KEYS = {"accelerator", "devices", "precision", "deterministic", "benchmark", "profiler"}
 GIVEN_BY_RUN = {  # parameters that a run fills in from other keys
     "data": {"data_dir", "batch_size", "seed"},
-    "model": {"in_channels", "num_classes", "optimizer", "micro_batch_size", "warmup_samples"},
+    "model": {
+        "in_channels", "num_classes", "image_size", "optimizer", "micro_batch_size",
+        "rate_schedule",
+    },
     "optimizer": {"params"},
-}
+}  # fmt: skip
 HYDRAS = {"_target_", "_partial_", "_recursive_", "_convert_"}  # of what it instantiates
 CONVERSIONS = ("none", "partial", "object", "all")
-BASES = {"data": ImageDataModule, "model": Classifier, "optimizer": torch.optim.Optimizer}
+BASES = {
+    "data": L.LightningDataModule,
+    "model": L.LightningModule,
+    "optimizer": torch.optim.Optimizer,
+}
 
 
 def check(cfg: RunConfig, *, here: bool = True) -> None:
@@ -39,38 +49,24 @@ def check(cfg: RunConfig, *, here: bool = True) -> None:
     # A sweep has made of it the runs with each learning rate before they are checked.
     allowed = "needs a sweep over a grid, with -m; allowed here: linear, none, sqrt"
     require(cfg.lr_scaling is not Scaling.TUNED, "lr_scaling", cfg.lr_scaling, allowed)
-    _check_trainer(cfg.trainer, here)
+    check_trainer(cfg.trainer, (lambda kind: kind in GPUS and GPUS[kind]()) if here else None)
     if cfg.compile is not None:
         _check_compile(cfg, here)
-    for group, settings in (("data", cfg.data), ("model", cfg.model), ("optimizer", cfg.optimizer)):
+    for group, settings in (("data", cfg.data), ("model", cfg.model)):
         _check_arguments(group, settings)
-    _check_optimizer(cfg.optimizer, cfg.names.optimizer)
+    if cfg.names.optimizer == OWN:
+        _check_own_optimizer(cfg)
+    else:
+        require_package(cfg.optimizer, cfg.names.optimizer)
+        _check_arguments("optimizer", cfg.optimizer)
+        check_optimizer(cfg.optimizer, cfg.names.optimizer)
+        cfg.rules.check(cfg.names.optimizer, cfg.optimizer)
+    _check_strangers(cfg)
+    check_extensions(cfg)
     if "name" in cfg.model and get_object(cfg.model["_target_"]) is TorchvisionNet:
         OneOf(classifier_names()).check("model.name", cfg.model["name"])
     for key in ("normalize", "augment", "replacement"):
         Flag().check(f"data.{key}", cfg.data.get(key, False))
-
-
-def _check_trainer(trainer: Settings, here: bool) -> None:
-    for key in ("max_epochs", "max_steps"):
-        require(key not in trainer, f"trainer.{key}", trainer.get(key), f"set stop.{key} instead")
-    _check_keys("trainer", trainer, TRAINER_KEYS)
-    accelerator, allowed = trainer.get("accelerator"), one_of(ACCELERATORS)
-    require(accelerator in ACCELERATORS, "trainer.accelerator", accelerator, allowed)
-    needed = {"gpu": list(GPUS), "cuda": ["cuda"], "mps": ["mps"]}.get(str(accelerator), [])
-    present = not (here and needed) or any(GPUS[name]() for name in needed)
-    require(present, "trainer.accelerator", accelerator, "there is none here; allowed: auto, cpu")
-    devices, precision = trainer.get("devices"), trainer.get("precision")
-    require(devices == 1 and type(devices) is int, "trainer.devices", devices, "a run has 1 device")
-    require(precision in PRECISIONS, "trainer.precision", precision, one_of(PRECISIONS))
-    profiler = trainer.get("profiler")
-    require(profiler in (None, *PROFILERS), "trainer.profiler", profiler, one_of(PROFILERS))
-    benchmark = trainer.get("benchmark")
-    valid = benchmark is None or isinstance(benchmark, bool)
-    require(valid, "trainer.benchmark", benchmark, "must be true or false")
-    deterministic = trainer.get("deterministic", False)
-    valid = isinstance(deterministic, bool) or deterministic == "warn"
-    require(valid, "trainer.deterministic", deterministic, "allowed: true, false, warn")
 
 
 def _check_compile(cfg: RunConfig, here: bool) -> None:
@@ -86,52 +82,41 @@ def _check_compile(cfg: RunConfig, here: bool) -> None:
         raise ConfigError("compile", mode, reason)
 
 
+def _check_own_optimizer(cfg: RunConfig) -> None:
+    """What rescales an optimizer would not reach the module's own."""
+    optimizer = f"optimizer={OWN}"
+    require(not cfg.optimizer, "optimizer", cfg.optimizer, f"{optimizer} has no keys here")
+    model = get_object(cfg.model["_target_"])
+    base = Classifier if issubclass(model, Classifier) else L.LightningModule
+    configures = model.configure_optimizers is not base.configure_optimizers
+    allowed = f"{cfg.names.model} does not override configure_optimizers; choose an optimizer"
+    require(configures, "optimizer", OWN, allowed)
+    allowed = f"not with {optimizer}, whose settings are its own; allowed with it"
+    for key in ("lr_scaling", "scaling_rule", "weight_decay_scaling"):
+        require((rule := getattr(cfg, key)) == "none", key, rule, f"{allowed}: none")
+    require(not cfg.warmup_samples, "warmup_samples", cfg.warmup_samples, f"{allowed}: 0")
+
+
+def _check_strangers(cfg: RunConfig) -> None:
+    """What is possible only with this project's models and data."""
+    model, data = (get_object(settings["_target_"]) for settings in (cfg.model, cfg.data))
+    if issubclass(model, Classifier):
+        reason = f"{cfg.names.model} needs images, as an ImageDataModule of this project's has them"
+        require(issubclass(data, ImageDataModule), "data", cfg.names.data, reason)
+        return
+    allowed = "only for this project's classifiers; allowed here"
+    slices = cfg.micro_batch_size
+    require(slices != AUTO, "micro_batch_size", slices, f"{allowed}: null or a number")
+    require(cfg.compile is None, "compile", cfg.compile, f"{allowed}: null")
+    allowed = "its constructor must take batch_size, for its DataLoader"
+    require("batch_size" in taken_by(data), "data._target_", cfg.data["_target_"], allowed)
+
+
 def device_type(accelerator: str) -> str:
     """Of the device that Lightning takes for it here."""
     if accelerator in ("auto", "gpu"):
         return next((name for name, is_here in GPUS.items() if is_here()), "cpu")
     return accelerator
-
-
-def _check_optimizer(optimizer: Settings, name: str) -> None:
-    Positive().check("optimizer.lr", optimizer.get("lr"))
-    in_range = "must be in [0, 1)"
-    if "momentum" in optimizer:
-        momentum = optimizer["momentum"]
-        require(is_fraction(momentum), "optimizer.momentum", momentum, in_range)
-    if "betas" in optimizer:
-        betas = optimizer["betas"]
-        valid = isinstance(betas, list) and len(betas) == 2 and all(map(is_fraction, betas))
-        require(valid, "optimizer.betas", betas, f"two numbers, each {in_range}")
-    for key in ("weight_decay", "eps"):
-        if key in optimizer:
-            value, allowed = optimizer[key], "must be a number >= 0"
-            require(is_number(value) and value >= 0, f"optimizer.{key}", value, allowed)
-    for key in ("fused", "foreach", "amsgrad", "nesterov", "maximize"):
-        value = optimizer.get(key)
-        valid = value is None or isinstance(value, bool)
-        require(valid, f"optimizer.{key}", value, "must be true or false")
-    _check_numbers(optimizer)
-    try:
-        made = instantiate(optimizer)([torch.nn.Parameter(torch.zeros(1))])
-    except Exception as error:  # whatever an optimizer's own checks raise is the user's to mend
-        reason = " ".join(str(error.__cause__ or error).split())
-        raise ConfigError("optimizer", name, reason) from error
-    # A step to try it would open the GPU, in a process that may be a sweep's.
-    closure = inspect.signature(made.step).parameters.get("closure")
-    once = closure is None or closure.default is not inspect.Parameter.empty
-    require(once, "optimizer", name, "needs several losses a step; here a step is one batch")
-    dense = not isinstance(made, torch.optim.SparseAdam)
-    require(dense, "optimizer", name, "needs sparse gradients; those of nets here are dense")
-
-
-def _check_numbers(optimizer: Settings) -> None:
-    """What an optimizer has a number for must be one, which not every optimizer checks."""
-    for name, parameter in inspect.signature(get_object(optimizer["_target_"])).parameters.items():
-        default = parameter.default
-        if name in optimizer and isinstance(default, int | float) and not isinstance(default, bool):
-            value = optimizer[name]
-            require(is_number(value), f"optimizer.{name}", value, "must be a number")
 
 
 def _check_arguments(group: str, settings: Settings) -> None:
@@ -145,10 +130,11 @@ def _check_arguments(group: str, settings: Settings) -> None:
     valid = inspect.isclass(built) and issubclass(built, base)
     require(valid, key, target, f"must be a class derived from {base.__name__}")
     parameters = inspect.signature(built).parameters
-    allowed = set(parameters) - GIVEN_BY_RUN[group]
+    allowed = set(parameters) | ({KEY} if group == "optimizer" else set())
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-        named = {key for key in settings if not str(key).startswith("_")}
-        allowed |= named - GIVEN_BY_RUN[group]
+        allowed |= {key for key in settings if not str(key).startswith("_")}
+    if group != "model" or issubclass(built, Classifier):
+        allowed -= GIVEN_BY_RUN[group]  # a stranger's model is built of its own settings alone
     _check_keys(group, settings, allowed | HYDRAS)
     _check_hydras(group, settings)
 
@@ -157,7 +143,8 @@ def _check_hydras(group: str, settings: Settings) -> None:
     """How it is built: an optimizer once there are parameters, everything else at once."""
     later = group == "optimizer"
     value, allowed = settings.get("_partial_", False), str(later).lower()
-    require(value is later, f"{group}._partial_", value, f"must be {allowed}")
+    missing = "; write the line _partial_: true in its file" if later else ""
+    require(value is later, f"{group}._partial_", value, f"must be {allowed}{missing}")
     if "_recursive_" in settings:
         Flag().check(f"{group}._recursive_", settings["_recursive_"])
     if "_convert_" in settings:

@@ -1,7 +1,7 @@
 """From YAML files and the command line to a typed configuration."""
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from hydra import compose as hydra_compose
@@ -11,14 +11,17 @@ from hydra.errors import MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from cbs_lightning.config.identity import variant_label
+from cbs_lightning.config.grammar import list_of
+from cbs_lightning.config.identity import NAMED_IN_LABEL, OWN, variant_label
 from cbs_lightning.config.repeat import repeated
 from cbs_lightning.config.schema import Names, RunConfig, Settings, read
 from cbs_lightning.errors import UserError, require
-from cbs_lightning.files import PROJECT
+from cbs_lightning.files import PACKAGE
 
-CONF_DIR = PROJECT / "conf"
-GROUPS = ("data", "model", "optimizer")
+CONF_DIR = PACKAGE / "conf"  # in a clone, a link to its folder conf
+GROUPS = ("data", "model", "optimizer", "scheduler")
+DEFAULT_OPTIMIZER = "default"  # the option that nobody chose
+OWN_MODELS = "cbs_lightning.models."
 OF_HYDRA_AND_SWEEP = ("hydra", "sweep")  # what a run itself is not told
 
 
@@ -63,8 +66,11 @@ def complete(cfg: DictConfig, hydra: Any) -> RunConfig:
     Raises `UserError` for a key or a value that cannot be.
     """
     names: dict[str, Any] = {
-        group: hydra.runtime.choices[group] for group in (*GROUPS, "experiment")
+        group: hydra.runtime.choices.get(group) for group in (*GROUPS, "experiment")
     }
+    for group in GROUPS:
+        if names[group] is None:
+            raise UserError(f"~{group}: a run needs {group}; another one: {group}=<option>")
     values = _plain(cfg)
     if values.get("repeat") is not None:
         _read(values, names)
@@ -72,15 +78,41 @@ def complete(cfg: DictConfig, hydra: Any) -> RunConfig:
         overrides = list(hydra.overrides.task)
         values, names = repeated(values, names, GROUPS, overrides, quiet=quiet)
     stored_variant = names.pop("variant", None)
+    _settle_optimizer(values, names)
+    typed = [each for each in hydra.overrides.task if each.lstrip("+~").startswith("optimizer.")]
+    if names["optimizer"] == OWN and typed:
+        chosen = "the module's own optimizer has its own settings; choose one by optimizer=<name>"
+        raise UserError(f"{typed[0]}: {chosen}")
     completed = _read(values, names)
-    searchpath = [o for o in hydra.overrides.hydra if o.startswith("hydra.searchpath=")]
     try:
-        variant = variant_label(completed, _usual(completed, searchpath))
+        variant = variant_label(completed, _usual(completed, tuple(hydra.searchpath)))
     except MissingConfigException:
         if stored_variant is None:
             raise
         variant = stored_variant  # of an optimizer that has no name here
     return replace(completed, names=replace(completed.names, variant=variant))
+
+
+def _settle_optimizer(values: Settings, names: dict[str, Any]) -> None:
+    """Where nobody chose one: that of a module that is not this project's, else Adam."""
+    if names["optimizer"] != DEFAULT_OPTIMIZER:
+        return
+    target = (values.get("model") or {}).get("_target_", OWN_MODELS)
+    names["optimizer"] = "adam"
+    if not str(target).startswith(OWN_MODELS) and not _is_classifier(str(target)):
+        names["optimizer"], values["optimizer"] = OWN, {}
+
+
+def _is_classifier(target: str) -> bool:
+    """Also where it cannot be imported, of which the checks tell."""
+    from hydra.utils import get_class
+
+    from cbs_lightning.models import Classifier
+
+    try:
+        return issubclass(get_class(target), Classifier)
+    except Exception:
+        return True
 
 
 def _plain(cfg: DictConfig) -> Settings:
@@ -116,20 +148,51 @@ def _check_interpolations(cfg: DictConfig, prefix: str = "") -> None:
             _check_interpolations(value, f"{prefix}{key!s}.")
 
 
-def _usual(cfg: RunConfig, searchpath: list[str]) -> RunConfig:
-    """What a run of the same study and optimizer is told where nothing else is said."""
-    names = cfg.names
-    overrides = [*searchpath, f"optimizer='{names.optimizer}'"]  # which may be called null, or 1
-    if (CONF_DIR / "experiment" / f"{cfg.study}.yaml").exists():
-        overrides.append(f"experiment={cfg.study}")
-    elif cfg.study == f"{names.data}_{names.model}":
-        overrides += [f"data='{names.data}'", f"model='{names.model}'"]
-    return _composed_once(tuple(overrides))
+def _usual(cfg: RunConfig, searchpath: tuple[str, ...]) -> RunConfig:
+    """What a run of the same study and optimizer is told where nothing else is said.
+
+    Its `names` are the options that the study usually has; the settings of its data and model are
+    those of the options that the run has, as far as they are known here.
+    """
+    options = partial(_options, _search_path(), searchpath)
+    # In quotes, since an option may be called null, or 1.
+    overrides = [*_where(searchpath), f"optimizer='{cfg.names.optimizer}'"]
+    own = {group: getattr(cfg.names, group) for group in NAMED_IN_LABEL}
+    chosen = [f"{group}='{name}'" for group, name in own.items() if name in options(group)]
+    if cfg.study in options("experiment"):
+        overrides.append(f"experiment='{cfg.study}'")
+    elif cfg.study == f"{own['data']}_{own['model']}":
+        overrides += [f"{group}='{own[group]}'" for group in ("data", "model")]
+    usual = _composed_once(_search_path(), tuple(overrides))
+    if all(getattr(usual.names, group) == name for group, name in own.items()):
+        return usual
+    with_options = _composed_once(_search_path(), (*overrides, *chosen))
+    unknown = {group: getattr(cfg, group) for group in own if own[group] not in options(group)}
+    return replace(with_options, names=usual.names, **unknown)
+
+
+def _search_path() -> tuple[str, ...]:
+    """Where Hydra looks for YAML files, but for `hydra.searchpath`."""
+    loader = GlobalHydra.instance().config_loader()
+    return tuple(element.path for element in loader.get_search_path().get_path())
+
+
+def _where(searchpath: tuple[str, ...]) -> list[str]:
+    return [f"hydra.searchpath={list_of(list(searchpath))}"] if searchpath else []
 
 
 @cache
-def _composed_once(overrides: tuple[str, ...]) -> RunConfig:
+def _options(_: tuple[str, ...], searchpath: tuple[str, ...], group: str) -> list[str]:
+    """The options of a group that Hydra finds."""
+    loader = GlobalHydra.instance().config_loader()
+    return loader.get_group_options(group, config_name="config", overrides=_where(searchpath))
+
+
+@cache
+def _composed_once(_: tuple[str, ...], overrides: tuple[str, ...]) -> RunConfig:
     cfg = hydra_compose("config", list(overrides), return_hydra_config=True)
     choices = cfg.hydra.runtime.choices
     names = {group: choices[group] for group in (*GROUPS, "experiment")}
-    return _read(_plain(cfg), names)
+    values = _plain(cfg)
+    _settle_optimizer(values, names)
+    return _read(values, names)

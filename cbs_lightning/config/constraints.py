@@ -24,7 +24,12 @@ class Whole:
         whole = isinstance(value, int) and not isinstance(value, bool)
         valid = value in self.others if not whole else self.least <= value <= self.most
         limit = f" and <= {self.most}" if self.most < LARGEST else ""
-        require(valid, key, value, f"must be a whole number >= {self.least}{limit}{self._or()}")
+        allowed = f"must be a whole number >= {self.least}{limit}{self._or()}"
+        if isinstance(value, float) and value.is_integer() and abs(value) < LARGEST:
+            allowed += f", such as {int(value)}"
+        if isinstance(value, list) and value:
+            allowed += f"; to sweep, without brackets: {','.join(map(str, value))}"
+        require(valid, key, value, allowed)
 
     def _or(self) -> str:
         names = ["null" if other is None else other for other in self.others]
@@ -59,6 +64,17 @@ class Single:
 
     def check(self, key: str, value: Any) -> None:
         require(not isinstance(value, dict | list), key, value, "must be a single value")
+
+
+class Members:
+    """Groups of keys by names, which may be those of folders."""
+
+    def check(self, key: str, value: Any) -> None:
+        for name, settings in value.items():
+            valid = re.fullmatch(r"\w[\w-]*", str(name)) is not None
+            require(valid, f"{key}.{name}", settings, "a name has letters, digits, _ and - alone")
+            allowed = f"must be a group of keys, such as {key}.{name}._target_=<class>"
+            require(isinstance(settings, dict), f"{key}.{name}", settings, allowed)
 
 
 class PathName:
@@ -116,12 +132,12 @@ class Factors:
 
 Constraint = (
     Single | Whole | Positive | Flag | OneOf | PathName | FolderName | OptionName | Label
-    | PackageNames | Factors
+    | PackageNames | Factors | Members
 )  # fmt: skip
 
 
 def one_of(values: Iterable[Any]) -> str:
-    return "allowed: " + ", ".join(sorted(str(value) for value in values))
+    return f"allowed: {', '.join(sorted(str(value) for value in values)) or 'none'}"
 
 
 def is_number(value: Any) -> bool:

@@ -1,36 +1,65 @@
 """What tells runs apart: the hash of all that decides their losses, and a label for people."""
 
 import hashlib
+import inspect
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from cbs_lightning.config.schema import RunConfig
+from cbs_lightning.config.schema import RunConfig, Settings
+from cbs_lightning.optim.groups import KEY
 from cbs_lightning.optim.learning_rate import Scaling
+from cbs_lightning.optim.scaling import DecayScaling, ScalingRule
 from cbs_lightning.results import store
 
 # What decides a run's losses. Everything else of the trainer's settings does too, but these:
 LOSS_KEYS = (
     "data", "model", "optimizer", "batch_size", "micro_batch_size", "compile", "seed",
-    "lr_scaling", "lr_reference_batch_size", "warmup_samples",
+    "lr_scaling", "scaling_rule", "weight_decay_scaling", "lr_reference_batch_size",
+    "warmup_samples",
 )  # fmt: skip
 # Keys that there have not always been, with what runs from before had.
-LATER_KEYS = {"compile": None, "lr_scaling": Scaling.NONE, "warmup_samples": 0}
-NEUTRAL_TRAINER_KEYS = ("accelerator", "devices", "profiler")
+LATER_KEYS = {
+    "compile": None, "lr_scaling": Scaling.NONE, "scaling_rule": ScalingRule.NONE,
+    "weight_decay_scaling": DecayScaling.NONE, "warmup_samples": 0,
+    "trainer.gradient_clip_val": None, "trainer.gradient_clip_algorithm": "norm",
+    "trainer.check_val_every_n_epoch": 1, "trainer.val_check_interval": None,
+    "trainer.limit_val_batches": None,
+}  # fmt: skip
+NEUTRAL_TRAINER_KEYS = (
+    "accelerator", "devices", "profiler", "log_every_n_steps", "detect_anomaly", "inference_mode",
+)  # fmt: skip
+CONSTANT = "cbs_lightning.optim.schedules.Constant"  # as runs have it that name no scheduler
+NEUTRAL = "neutral"  # of a callback: it decides no loss
+OWN = "own"  # the optimizer that a module configures itself
+# Whose schedule may depend on the budget:
+SCHEDULING = re.compile("max_steps|max_epochs|estimated_stepping_batches|lr_scheduler")
+FRAMEWORKS = ("lightning", "torch", "builtins", "abc", "typing")
+NAMED_IN_LABEL = ("data", "model", "scheduler")  # where the study usually has another option
 NOT_IN_LABEL = ("batch_size", "seed")  # a curve runs over the one, its points over the other
 
 
 def config_hash(cfg: RunConfig) -> str:
     """The same for configurations whose losses are the same, whatever ends their runs."""
     values = identity(cfg)
-    if values["lr_scaling"] == Scaling.NONE:
+    if not cfg.rules.any:
         del values["lr_reference_batch_size"]
     for key, before in LATER_KEYS.items():
-        if values[key] == before:
+        if key in values and values[key] == before:
             del values[key]
+    if (data := _fingerprint(cfg)) is not None:
+        values["data.fingerprint"] = data
     return hashlib.sha256(canonical(values).encode()).hexdigest()[:16]
+
+
+def _fingerprint(cfg: RunConfig) -> str | None:
+    from cbs_lightning.config.datamodule import fingerprint  # Lightning takes long to import
+
+    return fingerprint(cfg)
 
 
 def canonical(value: Any) -> str:
@@ -41,38 +70,77 @@ def canonical(value: Any) -> str:
 def identity(cfg: RunConfig) -> dict[str, Any]:
     """All that decides the losses, by the dotted key."""
     trainer = {k: v for k, v in cfg.trainer.items() if k not in NEUTRAL_TRAINER_KEYS}
-    return flatten({key: getattr(cfg, key) for key in LOSS_KEYS} | {"trainer": trainer})
+    scheduler = cfg.scheduler if cfg.scheduler.get("_target_") != CONSTANT else {}
+    others = {"scheduler": scheduler, "callbacks": _callbacks(cfg), "trainer": trainer}
+    if cfg.names.optimizer == OWN and _may_schedule_by_budget(cfg.model["_target_"]):
+        others["stop"] = {"max_epochs": cfg.stop.max_epochs, "max_steps": cfg.stop.max_steps}
+    return flatten({key: getattr(cfg, key) for key in LOSS_KEYS} | others)
+
+
+@cache
+def _may_schedule_by_budget(target: str) -> bool:
+    """Whether a module's code has to do with schedules or with how long it trains."""
+    from hydra.utils import get_class
+
+    try:
+        bases = get_class(target).__mro__
+        own = [each for each in bases if not each.__module__.startswith(FRAMEWORKS)]
+        return any(SCHEDULING.search(inspect.getsource(each)) for each in own)
+    except (ImportError, OSError, TypeError):
+        return True
+
+
+def _callbacks(cfg: RunConfig) -> dict[str, Settings]:
+    """Those that may decide losses."""
+    return {
+        name: {k: v for k, v in settings.items() if k != NEUTRAL}
+        for name, settings in cfg.callbacks.items()
+        if not settings.get(NEUTRAL)
+    }
 
 
 def variant_label(cfg: RunConfig, usual: RunConfig) -> str:
     """What distinguishes a run of its study beyond batch size and seed.
 
-    The optimizer's name, and whatever else decides the losses and is not as in `usual`, which is
-    the study's own experiment, or the plain defaults.
+    The optimizer's name, those of data, model and scheduler where the study usually has others, and
+    whatever else decides the losses and is not as in `usual`: the study's own experiment or the
+    plain defaults, with the run's data, model and scheduler as they come.
     """
     label = [cfg.names.optimizer]
     left_out = list(NOT_IN_LABEL)
-    if cfg.lr_scaling is Scaling.NONE:
+    if not cfg.rules.any:
         left_out.append("lr_reference_batch_size")
-    for group in ("data", "model"):
+    for group in NAMED_IN_LABEL:
         if getattr(usual.names, group) != (name := getattr(cfg.names, group)):
             label.append(name)
-            left_out.append(f"{group}.")
     usual_values, values = identity(usual), identity(cfg)
-    for key in dict.fromkeys([*values, *usual_values]):
-        if key in left_out or key.startswith(tuple(each for each in left_out if "." in each)):
+    keys = list(dict.fromkeys([*values, *usual_values]))
+    ends = Counter(map(_name, keys))
+    for key in keys:
+        if key in left_out:
             continue
-        name = key.rpartition(".")[2]
-        if key not in values:
-            label.append(f"{name}=default")
-        elif key not in usual_values or usual_values[key] != values[key]:
-            label.append(f"{name}={_short(values[key])}")
+        if key not in values or key not in usual_values or usual_values[key] != values[key]:
+            label.append(_word(key, values, usual_values, alone=ends[_name(key)] == 1))
     return " ".join(label)
 
 
-def hyperparameters(cfg: RunConfig) -> dict[str, Any]:
-    """The optimizer's settings but its learning rate."""
-    return {k: v for k, v in cfg.optimizer.items() if k != "lr" and not k.startswith("_")}
+def _word(
+    key: str, values: Mapping[str, Any], usual_values: Mapping[str, Any], *, alone: bool
+) -> str:
+    """Of the label, for a key whose value is not the usual one; `alone`: with its last name."""
+    group, _, last = key.rpartition(".")
+    added = group.removeprefix("callbacks.")
+    if last == "_target_" and added != group and (key in values) != (key in usual_values):
+        return added if key in values else f"{added}=none"
+    # Else data.width and model.width would be one thing.
+    name = _name(key) if alone or last.startswith("_") else key
+    return f"{name}={_short(values[key])}" if key in values else f"{name}=default"
+
+
+def hyperparameters(cfg: RunConfig, data_size: int) -> dict[str, Any]:
+    """The optimizer's settings at the run's batch size but its learning rate."""
+    settings = flatten(cfg.optimizer_settings(data_size))
+    return {k: v for k, v in settings.items() if k != "lr" and not k.startswith("_")}
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -84,6 +152,12 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{key}"] = value
     return flat
+
+
+def _name(key: str) -> str:
+    """A key as a label has it: the last part, and in an optimizer's group also which that is."""
+    group, _, name = key.rpartition(".")
+    return f"{group.rpartition('.')[2]}.{name}" if f".{KEY}." in key else name
 
 
 def _short(value: Any) -> str:

@@ -15,7 +15,7 @@ from cbs_lightning.imports import load_frameworks
 # Where things are, how they are shown and whom to trust is never somebody else's to say.
 OWN = (
     "repeat", "trusted_packages", "output_dir", "data_dir", "progress", "tensorboard", "report",
-    "jobs", "jobs_per_gpu",
+    "answer_within", "jobs", "jobs_per_gpu", "logger",
 )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ everything downstream takes that.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from enum import Enum
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -16,6 +16,7 @@ from cbs_lightning.config.constraints import (
     Flag,
     FolderName,
     Label,
+    Members,
     OneOf,
     OptionName,
     PackageNames,
@@ -26,6 +27,7 @@ from cbs_lightning.config.constraints import (
 )
 from cbs_lightning.errors import ConfigError, UserError, require
 from cbs_lightning.optim.learning_rate import Scaling
+from cbs_lightning.optim.scaling import BatchSizeRules, DecayScaling, ScalingRule
 from cbs_lightning.results.trajectory import RuleName
 
 AUTO: Literal["auto"] = "auto"
@@ -43,6 +45,7 @@ class StopConfig:
     window: Annotated[int | None, Whole(1, others=(None,))]  # samples; None: the data set's size
     max_epochs: Annotated[int | None, Whole(1, others=(None,))]  # epochs; None: no such budget
     max_steps: Annotated[int | None, Whole(1, others=(None,))]  # steps; None: no such budget
+    look_every: Annotated[int | None, Whole(1, others=(None,))] = None  # steps, on a GPU
 
 
 @dataclass(frozen=True)
@@ -70,13 +73,15 @@ class Names:
     optimizer: Annotated[str, OptionName()]
     experiment: Annotated[str | None, OptionName(others=(None,))]
     variant: Annotated[str, Label()] = ""
+    scheduler: Annotated[str, OptionName()] = "constant"  # runs from before there were any have it
 
 
 @dataclass(frozen=True)
 class RunConfig:
     """All that a run is told: what `compose` returns and `run` takes.
 
-    `data`, `model`, `optimizer` and `trainer` are the settings of what is instantiated.
+    `data`, `model`, `optimizer`, `scheduler` and `trainer` are the settings of what is
+    instantiated, `callbacks` and `logger` those of any number of objects, by names.
 
     Example:
         >>> from dataclasses import replace
@@ -89,6 +94,9 @@ class RunConfig:
     data: Settings
     model: Settings
     optimizer: Settings
+    scheduler: Settings
+    callbacks: Annotated[Settings, Members()]
+    logger: Annotated[Settings, Members()]
     trainer: Settings
     batch_size: Annotated[int, Whole(1)]  # samples per step
     micro_batch_size: Annotated[  # samples per slice of a batch; None: not sliced
@@ -98,7 +106,9 @@ class RunConfig:
     compile: Annotated[str | None, Single()]  # torch.compile's mode
     seed: Annotated[int, Whole(0, 2**32 - 1)]
     lr_scaling: Annotated[Scaling, OneOf(Scaling)]
-    lr_reference_batch_size: Annotated[int, Whole(1)]  # samples; there optimizer.lr is as given
+    scaling_rule: Annotated[ScalingRule, OneOf(ScalingRule)]
+    weight_decay_scaling: Annotated[DecayScaling, OneOf(DecayScaling)]
+    lr_reference_batch_size: Annotated[int, Whole(1)]  # samples; there settings are as given
     lr_tuning: Annotated[list[float], Factors()]  # times optimizer.lr
     warmup_samples: Annotated[int, Whole(0)]  # samples of linear warm-up
     stop: StopConfig
@@ -113,11 +123,27 @@ class RunConfig:
     checkpoint: CheckpointConfig
     tensorboard: TensorBoardConfig
     report: Annotated[bool, Flag()]
+    answer_within: Annotated[float, Positive()]  # of the least SFO, more, for the answer's range
     progress: ProgressConfig
     names: Names
 
+    @property
+    def rules(self) -> BatchSizeRules:
+        """What of the optimizer's settings moves with the batch size."""
+        return BatchSizeRules(
+            self.lr_scaling,
+            self.scaling_rule,
+            self.weight_decay_scaling,
+            self.lr_reference_batch_size,
+        )
 
-NOT_RECORDED = ("jobs", "jobs_per_gpu", "repeat")  # a run does not depend on them
+    def optimizer_settings(self, data_size: int) -> Settings:
+        """The optimizer's, as they are at the effective batch size."""
+        return self.rules.scaled(self.optimizer, min(self.batch_size, data_size))
+
+
+# A run does not depend on them.
+NOT_RECORDED = ("answer_within", "jobs", "jobs_per_gpu", "repeat", "logger")
 
 
 def recorded(cfg: RunConfig, **resolved: Any) -> dict[str, Any]:
@@ -129,7 +155,8 @@ def recorded(cfg: RunConfig, **resolved: Any) -> dict[str, Any]:
 
 
 def read(schema: type[Schema], values: Any, prefix: str = "", **given: Any) -> Schema:
-    """The mapping as an object of the schema, whose fields it must have, but those `given`.
+    """The mapping as an object of the schema, whose fields it must have, but those `given` and
+    those with a default.
 
     Raises `UserError` for the first key that is not one, is missing, or has a value it may not.
     """
@@ -137,15 +164,21 @@ def read(schema: type[Schema], values: Any, prefix: str = "", **given: Any) -> S
         group = prefix.rstrip(".")
         raise ConfigError(group, values, _group(group))
     hints = get_type_hints(schema, include_extras=True)
-    names = [field.name for field in fields(schema) if field.name not in given]  # type: ignore[arg-type]
+    known = {field.name: field for field in fields(schema) if field.name not in given}  # type: ignore[arg-type]
+    names = list(known)
     for key in values:
         if key not in names:
             raise ConfigError(
                 f"{prefix}{key}", values[key], _no_such(f"{prefix}{key}", prefix, names)
             )
     for name in sorted(set(names) - set(values)):
-        raise UserError(f"{prefix}{name}: was removed, but is needed")
-    found = {name: _value(hints[name], f"{prefix}{name}", values[name]) for name in names}
+        if known[name].default is MISSING:
+            raise UserError(f"{prefix}{name}: was removed, but is needed")
+    found = {
+        name: _value(hints[name], f"{prefix}{name}", values[name])
+        for name in names
+        if name in values
+    }
     return schema(**found, **given)
 
 

@@ -11,11 +11,12 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from cbs_lightning.config.schema import Settings
 from cbs_lightning.errors import ConfigError
+from cbs_lightning.optim.schedules import Schedule
 
 PACKAGES = ("cbs_lightning", "torch", "torchvision", "lightning", "torchmetrics")
 # These packages also hold functions and classes that run programs or load code.
-HARMLESS = (nn.Module, Optimizer, LRScheduler, L.LightningDataModule)
-OUTERMOST = ("data._target_", "model._target_", "optimizer._target_")
+HARMLESS = (nn.Module, Optimizer, LRScheduler, L.LightningDataModule, Schedule)
+OUTERMOST = tuple(f"{group}._target_" for group in ("data", "model", "optimizer", "scheduler"))
 # Of what is inside others' arguments: some modules download what they are made of.
 PLAIN_MODULES = "torch.nn.modules."
 

@@ -5,3 +5,6 @@ from .digits import Digits as Digits
 from .loader import Images as Images
 from .loader import InMemoryLoader as InMemoryLoader
 from .mnist import MNIST as MNIST
+from .text import Shakespeare as Shakespeare
+from .text import StandardLibrary as StandardLibrary
+from .text import TextDataModule as TextDataModule

@@ -49,6 +49,8 @@ class ImageDataModule(L.LightningDataModule, ABC):
         self.normalize = normalize
         self.augment = augment
         self.replacement = replacement
+        self.chunked = True  # False: for a loop of single steps
+        self.slice_size: int | None = None  # samples, of such a loop
 
     @classmethod
     def prepare(cls, data_dir: Path) -> None:
@@ -83,6 +85,8 @@ class ImageDataModule(L.LightningDataModule, ABC):
             replacement=self.replacement,
             normalization=self.normalization if self.normalize else None,
             augmentation=self.augmentation if self.augment else None,
+            chunked=self.chunked,
+            slice_size=self.slice_size,
         )
 
     def test_dataloader(self) -> InMemoryLoader:

@@ -1,5 +1,6 @@
 """The one loader: a data set that is a tensor on the training device."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,6 +13,10 @@ from cbs_lightning.data.seeds import generator
 Batch = tuple[Tensor, Tensor]  # images (float, channels-last in memory), labels
 
 SAMPLES_PER_CHUNK = 512  # small batches are handed over many at a time
+
+
+def steps_per_chunk(batch_size: int) -> int:
+    return max(1, SAMPLES_PER_CHUNK // batch_size)
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,9 @@ class Normalization:
 class InMemoryLoader:
     """Chunks of consecutive batches, one epoch after the other; a chunk is a list of batches.
 
+    Where it is not `chunked` it hands over single batches, in slices of `slice_size` samples if
+    that is given.
+
     The order of an epoch is a permutation derived from (seed, epoch), or, with replacement,
     independent draws: every batch then has the full size. `seed=None` keeps the data's order.
     It counts its epochs itself: Lightning's count is off after a run was restarted twice at the
@@ -59,6 +67,8 @@ class InMemoryLoader:
         replacement: bool = False,
         normalization: Normalization | None = None,
         augmentation: Augmentation | None = None,
+        chunked: bool = True,
+        slice_size: int | None = None,
     ) -> None:
         self.images = images
         self.batch_size = min(batch_size, len(images))
@@ -70,8 +80,11 @@ class InMemoryLoader:
         self.augmentation = augmentation
         self.epoch = 0
         self.position = 0  # chunks of this epoch handed over
-        self.batches_per_chunk = max(1, SAMPLES_PER_CHUNK // self.batch_size)
+        self.chunked = chunked
+        self.batches_per_chunk = steps_per_chunk(self.batch_size) if chunked else 1
         self.steps_per_epoch = -(-len(images) // self.batch_size)
+        self.slice_size = min(slice_size or self.batch_size, self.batch_size)
+        self.slices = -(-self.batch_size // self.slice_size)
 
     def state_dict(self) -> dict[str, int]:
         return {"epoch": self.epoch, "position": self.position}
@@ -80,7 +93,16 @@ class InMemoryLoader:
         self.epoch, self.position = state["epoch"], state["position"]
 
     def __len__(self) -> int:
-        return -(-self.steps_per_epoch // self.batches_per_chunk)
+        if self.chunked:
+            return -(-self.steps_per_epoch // self.batches_per_chunk)
+        last = self.batch_of((self.steps_per_epoch - 1) * self.slices)
+        return (self.steps_per_epoch - 1) * self.slices + -(-last // self.slice_size)
+
+    def batch_of(self, number: int) -> int:
+        """Samples of the batch that the slice with this number in an epoch is part of."""
+        first = number // self.slices * self.batch_size
+        whole = self.replacement or first + self.batch_size <= len(self.images)
+        return self.batch_size if whole else len(self.images) - first
 
     def samples_in(self, steps: int) -> int:
         """In so many batches from the first epoch's first on; an epoch's last may be short."""
@@ -88,19 +110,30 @@ class InMemoryLoader:
         whole = self.steps_per_epoch * self.batch_size if self.replacement else len(self.images)
         return epochs * whole + batches * self.batch_size
 
-    def __iter__(self) -> Iterator[list[Batch]]:
+    def __iter__(self) -> Iterator[list[Batch] | Batch]:
         # All random choices of an epoch reach the device at once, so that no step waits for them.
         device = self.images.labels.device
         order = self._order().to(device)
         draws = self._augmentation_draws(len(order)).to(device)
-        chunk_size = self.batches_per_chunk * self.batch_size
-        for position in range(self.position, len(self)):
+        spans = self._chunk_spans() if self.chunked else self._slice_spans()
+        for position, samples in itertools.islice(enumerate(spans), self.position, None):
             # Before the yield: a checkpoint taken while the chunk is used must count it.
             self.position = position + 1
             if self.position == len(self):
                 self.epoch, self.position = self.epoch + 1, 0
-            samples = slice(position * chunk_size, (position + 1) * chunk_size)
-            yield self._chunk(order[samples], draws[samples])
+            chunk = self._chunk(order[samples], draws[samples])
+            yield chunk if self.chunked else chunk[0]
+
+    def _chunk_spans(self) -> Iterator[slice]:
+        size = self.batches_per_chunk * self.batch_size
+        return (slice(number * size, (number + 1) * size) for number in range(len(self)))
+
+    def _slice_spans(self) -> Iterator[slice]:
+        for number in range(len(self)):
+            batch, within = divmod(number, self.slices)
+            first = batch * self.batch_size
+            start = first + within * self.slice_size
+            yield slice(start, min(start + self.slice_size, first + self.batch_size))
 
     def _order(self) -> Tensor:
         if self.seed is None:

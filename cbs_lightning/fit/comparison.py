@@ -1,4 +1,4 @@
-"""All forms fitted to the same runs, and what they support."""
+"""What runs support without knowing the form of K, and the named forms fitted to them."""
 
 import math
 from collections.abc import Sequence
@@ -6,23 +6,31 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import overload
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from cbs_lightning.console import count_of
 from cbs_lightning.fit.curve_fit import Fit, fit_measurements
 from cbs_lightning.fit.forms import FREE
-from cbs_lightning.fit.measurements import FEWEST_SIZES, Measurements, Unreached, measurements
+from cbs_lightning.fit.leverage import Leverage, leverage, settling_batch_size
+from cbs_lightning.fit.likelihood import LEAST_SIGMA, Floats
+from cbs_lightning.fit.measurements import Measurements, Unreached, measurements
 from cbs_lightning.fit.minimum import Minimum, measured_minimum
+from cbs_lightning.fit.posterior import Posterior, Range, posterior
+from cbs_lightning.theory.checks import open_unit, positive, positive_array
 
-ALIKE = 2.0  # models whose AICc differ by less are taken to fit alike
+CLAIM = 0.9  # probability of an interior minimum from which one is claimed
+FEWEST_TO_CLAIM = 2  # batch sizes that reached the threshold
+ALIKE = 2.0  # forms whose scores differ by less are taken to fit alike
+WITHIN = 0.1  # of the least K·b
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison(Sequence[Fit]):
-    """All models' fits, the best first, and the measured minimum beside them.
+    """What the runs support: b* and its neighbourhood, by all curves that the runs leave possible.
 
-    It is a sequence of `Fit`; `critical_batch` is None where the data support no interior minimum
-    of K·b, and `reason` says why.
+    `critical_batch` is None where the probability of an interior minimum of K·b is below 0.9, and
+    `reason` says why. It is also a sequence of `Fit`, the three named forms, the best first.
 
     Example:
         >>> from cbs_lightning import compare
@@ -48,20 +56,111 @@ class Comparison(Sequence[Fit]):
 
     @property
     def best(self) -> Fit:
+        """Of the named forms, that which fits best."""
         return self.fits[0]
+
+    @property
+    def data(self) -> Measurements:
+        return self.best.data
+
+    @cached_property
+    def posterior(self) -> Posterior | None:
+        """The curves that the runs leave possible; None where no run reached the threshold."""
+        return posterior(self.data) if self.data.distinct else None
+
+    @property
+    def probability(self) -> float:
+        """Of an interior minimum of K·b inside the batch sizes run; 0 where no run reached."""
+        return self.posterior.probability if self.posterior else 0.0
+
+    @property
+    def critical_batch(self) -> float | None:
+        """b*, the median of the curves' that have one; None where none is claimed."""
+        if self.reason or self.posterior is None:
+            return None
+        return self.posterior.critical_batch
+
+    def interval(self, level: float = 0.9) -> tuple[float, float]:
+        """Where b* lies with probability `level`; an end of 0 or infinity is open.
+
+        Open means: b* may lie beyond the smallest or the largest batch size run.
+        """
+        open_unit("level", level)
+        return self.posterior.interval(level) if self.posterior else (0.0, math.inf)
+
+    def range(self, within: float = WITHIN, level: float = 0.9) -> Range | None:
+        """The batch sizes run that cost at most 1 + `within` times the least K·b.
+
+        It is the widest span about the measured minimum of which that is at least `level` sure,
+        else the surest one; `confidence` says how sure. None where no batch size reached the
+        threshold with all its runs.
+        """
+        open_unit("level", level)
+        share = positive("within", within)
+        if self.posterior is None or self.measured is None:
+            return None
+        return self.posterior.range(self.data.complete, self.measured.batch_size, share, level)
+
+    @overload
+    def steps(self, b: float) -> float: ...
+    @overload
+    def steps(self, b: ArrayLike) -> float | Floats: ...
+    def steps(self, b: ArrayLike) -> float | Floats:
+        """K(b), the median of all curves; nan where no run reached."""
+        sizes = np.atleast_1d(positive_array("b", b))
+        if self.posterior is None:
+            found = np.full(len(sizes), np.nan)
+        else:
+            found = np.exp(np.median(self.posterior.log_steps(sizes), axis=0))
+        return found if np.ndim(b) else float(found[0])
+
+    def sfo(self, b: ArrayLike) -> float | Floats:
+        """K(b)·b, with K(b) as in `steps`."""
+        found = np.asarray(self.steps(b)) * np.asarray(b, float)
+        return found if found.ndim else float(found)
+
+    def band(self, b: ArrayLike, level: float = 0.9) -> tuple[Floats, Floats] | None:
+        """Between which K of the curve lies with probability `level`, at every b."""
+        open_unit("level", level)
+        sizes = np.atleast_1d(positive_array("b", b))
+        return self.posterior.band(sizes, level) if self.posterior else None
+
+    def prediction_band(self, b: ArrayLike, level: float = 0.9) -> tuple[Floats, Floats] | None:
+        """Between which K of a further run lies with probability `level`, at every b."""
+        open_unit("level", level)
+        sizes = np.atleast_1d(positive_array("b", b))
+        return self.posterior.prediction_band(sizes, level) if self.posterior else None
+
+    @property
+    def formula_probability(self) -> float:
+        """That a formula fits; the rest is of the smooth curve, which assumes none."""
+        return 1 - self.posterior.families["smooth"] if self.posterior else math.nan
+
+    @cached_property
+    def leverage(self) -> tuple[Leverage, ...]:
+        """The answer without each of the batch sizes run, in turn."""
+        return leverage(self.posterior, self.data, CLAIM) if self.posterior else ()
+
+    @property
+    def decisive(self) -> tuple[float, ...]:
+        """The batch sizes without which the verdict on an interior minimum would be another."""
+        return tuple(one.batch_size for one in self.leverage if one.overturns)
+
+    @cached_property
+    def settling_batch_size(self) -> float | None:
+        """Where one more run would tell most about b*."""
+        return settling_batch_size(self.posterior, self.data) if self.posterior else None
 
     @cached_property
     def measured(self) -> Minimum | None:
         """The batch size with the least median K·b, and an interval for it.
 
-        With one seed per batch size, the interval takes the scatter about the best curve for the
+        With one seed per batch size, the interval takes the scatter about the curves for the
         noise. None where no batch size reached the threshold with all its runs.
         """
-        best = self.best
-        spare = len(best.data.reached) - len(FREE[best.model])
-        known = spare > 0 and math.isfinite(best.aicc)
-        noise = best.rms_log_error * math.sqrt(len(best.data.reached) / spare) if known else None
-        return measured_minimum(best.data, noise)
+        known = self.posterior is not None and math.isfinite(self.best.aicc)
+        scatter = self.posterior.scatter if known and self.posterior else None
+        return measured_minimum(self.data, scatter)
 
     @property
     def shown(self) -> Fit | None:
@@ -69,38 +168,31 @@ class Comparison(Sequence[Fit]):
         enough = math.isfinite(self.best.aicc) and self.best.band(1.0) is not None
         return self.best if enough else None
 
-    @property
-    def critical_batch(self) -> float | None:
-        """The best model's b*, where the data support an interior minimum."""
-        return None if self.reason else self.best.critical_batch
-
     @cached_property
     def reason(self) -> str:
         """Why these data support no interior minimum of K·b; "" where they do."""
-        best = self.best
-        edge = best.data.at_edge
-        if not math.isfinite(best.aicc):
-            runs = count_of(len(best.data.reached), "run")
+        reached, edge = self.data.distinct, self.data.at_edge
+        if reached < FEWEST_TO_CLAIM:
+            sizes = count_of(reached, "batch size")
+            why = f"{sizes} that reached the threshold: too few to tell"
+        elif self.probability >= CLAIM:
+            return ""
+        elif not math.isfinite(self.best.aicc):
+            runs = count_of(len(self.data.reached), "run")
             why = f"{runs} that reached the threshold: too few to choose a form"
-        elif best.data.distinct < FEWEST_SIZES:
-            why = f"{best.data.distinct} batch sizes that reached the threshold are too few"
         elif edge:
             why = f"K·b is least at the {edge} batch size that tells"
-        elif best.critical_batch is None or best.reason:
-            why = f"{best.model} has the best AICc, and {best.reason}"
-        elif (interval := best.interval()) is not None and interval[0] == 0:
-            found = f"its b* = {best.critical_batch:.3g} may as well be 0"
-            why = f"{best.model} has the best AICc, but {found}"
         else:
-            return ""
-        return f"no interior minimum is supported by these data: {why}"
+            why = "curves without one fit too well"
+        chance = f"probability {self.probability:.2f}, {CLAIM:g} to claim one"
+        return f"no interior minimum is supported by these data: {why} ({chance})"
 
 
 def compare(batch_sizes: ArrayLike, steps: ArrayLike, unreached: Unreached = None) -> Comparison:
-    """Fit all models, and say what the runs support.
+    """Say what the runs support, and fit all named forms.
 
-    The best model comes first, by AICc. `nested`, of which the others are special cases, comes
-    first only where it is better by 2, the usual bound for a difference that says something.
+    The forms are ranked by how well they fit the batch sizes' means, with a penalty per parameter.
+    `nested`, of which the others are special cases, comes first only where it is clearly better.
 
     Args:
         batch_sizes: The batch size of each run that reached the threshold; repeated where there
@@ -109,15 +201,17 @@ def compare(batch_sizes: ArrayLike, steps: ArrayLike, unreached: Unreached = Non
         unreached: The runs that did not reach it, as in `fit`.
 
     Returns:
-        The fits, b* where an interior minimum is supported, and the measured minimum.
+        The probability of an interior minimum of K·b, b* with its interval, the range of batch
+        sizes that cost little more, bands, the forms' fits and the measured minimum.
 
     >>> sizes, steps = [4, 8, 16, 32, 64, 128, 256], [1800, 560, 270, 170, 121, 101, 90]
     >>> found = compare(sizes, steps)
-    >>> found.best.model, len(found)
-    ('nested', 3)
-    >>> print(f"{found.critical_batch:.1f}; least of those run: {found.measured.batch_size:g}")
-    11.5; least of those run: 16
-    >>> compare(sizes[2:], steps[2:]).reason.partition(": ")[2]
+    >>> found.best.model, len(found), found.probability > 0.9
+    ('nested', 3, True)
+    >>> low, high = found.interval(0.9)
+    >>> low < found.critical_batch < high, found.measured.batch_size
+    (True, 16.0)
+    >>> compare(sizes[2:], steps[2:]).reason.partition(": ")[2].partition(" (")[0]
     'K·b is least at the smallest batch size that tells'
     """
     return compare_measurements(measurements(batch_sizes, steps, unreached))
@@ -125,10 +219,31 @@ def compare(batch_sizes: ArrayLike, steps: ArrayLike, unreached: Unreached = Non
 
 def compare_measurements(data: Measurements) -> Comparison:
     """Do what `compare` does, for measurements that have been checked already."""
+    means = data.collapse()
+    scores = {model: _score(fit_measurements(means, model)) for model in FREE}
     fits = sorted(
         (fit_measurements(data, model) for model in FREE),
-        key=lambda f: (f.aicc, f.rms_log_error if f.rms_log_error >= 0 else math.inf),
+        key=lambda f: (scores[f.model], f.rms_log_error if f.rms_log_error >= 0 else math.inf),
     )
-    simple = [f for f in fits if f.model != "nested" and f.aicc <= fits[0].aicc + ALIKE]
-    first = simple[:1] if math.isfinite(fits[0].aicc) else []
+    least = scores[fits[0].model]
+    simple = [f for f in fits if f.model != "nested" and scores[f.model] <= least + ALIKE]
+    first = simple[:1] if math.isfinite(least) else []
     return Comparison((*first, *(f for f in fits if f not in first)))
+
+
+def _score(fitted: Fit) -> float:
+    """-2 log of the evidence for a form, up to a constant, from one mean per batch size.
+
+    Parameters cost the logarithm of the number of means, and the scatter about the curve counts
+    once for each mean that they leave over. Unlike AICc that does not forbid a third parameter to
+    six means, and more seeds of the same batch sizes do not speak for a form that misses them.
+    """
+    sizes, free = fitted.data.distinct, len(FREE[fitted.model])
+    spare = sizes - free
+    if spare <= 0:
+        return math.inf
+    sigma = max(fitted.sigma, LEAST_SIGMA)
+    plain = sizes * math.log(2 * math.pi * sigma**2) + sizes * (fitted.rms_log_error / sigma) ** 2
+    censored = -2 * fitted.log_likelihood - plain
+    scatter = max(fitted.rms_log_error, LEAST_SIGMA) * math.sqrt(sizes / spare)
+    return 2 * spare * math.log(scatter) + free * math.log(sizes) + max(censored, 0.0)

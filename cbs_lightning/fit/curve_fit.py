@@ -23,10 +23,18 @@ from cbs_lightning.console import count_of
 from cbs_lightning.fit.forms import FREE, STARTS, Shape
 from cbs_lightning.fit.likelihood import LEAST_SIGMA, Floats, Observations, aicc
 from cbs_lightning.fit.measurements import Measurements, Unreached, measurements
+from cbs_lightning.theory.checks import (
+    computing,
+    finite,
+    non_negative,
+    open_unit,
+    positive_array,
+)
 
 BOOTSTRAPS = 1000
 PLACES = 100  # of b* at which the likelihood is profiled
 FINER = 10  # places between two of them
+BEYOND = 16.0  # factor: an end of an interval so far outside the batch sizes run is open
 # Of log b*, RMS: by how much a form misses it on noisy quadratics, whose b* and K are exact.
 FORM_ERROR = {"iiduka": 0.11, "nested": 0.04}
 MISFIT = 0.05  # a lack of fit with less probability than that is taken for one
@@ -66,7 +74,7 @@ class Fit:
     def steps(self, b: ArrayLike) -> float | Floats: ...
     def steps(self, b: ArrayLike) -> float | Floats:
         """K(b); infinite for b ≤ B0, and nan where there was too little to fit."""
-        sizes = np.asarray(b, float)
+        sizes = positive_array("b", b)
         room = sizes - self.B0
         with np.errstate(divide="ignore", invalid="ignore"):
             found = np.where(room > 0, self.A * (sizes + self.B1) / room, np.inf)
@@ -79,7 +87,7 @@ class Fit:
     def sfo(self, b: ArrayLike) -> float | Floats: ...
     def sfo(self, b: ArrayLike) -> float | Floats:
         """K(b)·b, where K(b) is defined as in `steps`."""
-        found = np.asarray(self.steps(b)) * np.asarray(b, float)
+        found = np.asarray(self.steps(b)) * positive_array("b", b)
         return found if found.ndim else float(found)
 
     @property
@@ -91,16 +99,21 @@ class Fit:
         """The largest b whose K·b is at most 1 + overhead times that at the reference batch size.
 
         With `mccandlish` that is (1 + overhead)·reference + overhead·E/S, the rule of the
-        published critical batch sizes of language models.
+        published critical batch sizes of language models. None where the curve has no K at the
+        reference.
         """
-        if overhead < 0:
-            raise ValueError(f"overhead must not be negative, but is {overhead}")
+        reference, overhead = (
+            non_negative("reference", reference),
+            non_negative("overhead", overhead),
+        )
         if math.isnan(self.A) or reference <= max(self.B0, 0.0):
             return None
         # K·b = limit where b² + (B1 - limit/A)·b + B0·limit/A = 0
-        allowed = (1 + overhead) * self.sfo(reference) / self.A
+        allowed = (1 + overhead) * reference * ((reference + self.B1) / (reference - self.B0))
         half = (allowed - self.B1) / 2
-        return half + math.sqrt(half**2 - allowed * self.B0)
+        root = math.sqrt(1 - (allowed / half) * (self.B0 / half))
+        with computing("overhead_batch"):
+            return finite(half * (1 + root))
 
     def interval(self, level: float = 0.9) -> tuple[float, float] | None:
         """The confidence interval of b*; an end of 0 or infinity is open. None: there is no b*.
@@ -112,8 +125,7 @@ class Fit:
         means are profiled instead, with their scatter about the curve as the noise. And no form is
         exact: `FORM_ERROR`, what it misses b* by where b* is known, is added.
         """
-        if not 0 < level < 1:
-            raise ValueError(f"level must be in (0, 1), not {level}")
+        open_unit("level", level)
         if self.model == "mccandlish" or self.data.distinct <= len(FREE[self.model]):
             return None
         if level not in self._intervals:
@@ -127,7 +139,7 @@ class Fit:
             low, high = map(float, _quantiles(shape.critical(basis._resampled), level))
         else:
             low, high = _profile_interval(basis, level)
-        return self._widen(low, high, level)
+        return self._open_ends(*self._widen(low, high, level))
 
     def band(self, b: ArrayLike, level: float = 0.9) -> tuple[Floats, Floats] | None:
         """Lower and upper bounds of K at every b, between which the share `level` of the curves
@@ -136,8 +148,7 @@ class Fit:
         Resampled as for `interval`; with one seed a batch size, log K is drawn about the curve. The
         form is taken to be right. None where no scatter about the curve can be told.
         """
-        if not 0 < level < 1:
-            raise ValueError(f"level must be in (0, 1), not {level}")
+        open_unit("level", level)
         if self.data.distinct <= len(FREE[self.model]):
             return None
         sizes = np.atleast_1d(np.asarray(b, float))
@@ -159,6 +170,14 @@ class Fit:
         return (
             found * math.exp(-math.hypot(max(below, 0.0), form)),
             found * math.exp(math.hypot(max(above, 0.0), form)),
+        )
+
+    def _open_ends(self, low: float, high: float) -> tuple[float, float]:
+        """An end that far beyond all batch sizes run is known by nothing but the form."""
+        sizes = self.data.batch_sizes
+        return (
+            0.0 if low < sizes.min() / BEYOND else low,
+            math.inf if high > sizes.max() * BEYOND else high,
         )
 
     @cached_property
@@ -238,7 +257,7 @@ def fit(
 
 def fit_measurements(data: Measurements, model: str) -> Fit:
     """Do what `fit` does, for measurements that have been checked already."""
-    if model not in FREE:
+    if not isinstance(model, str) or model not in FREE:
         raise ValueError(f"model must be one of {', '.join(FREE)}, not {model!r}")
     parameters = len(FREE[model])
     if data.distinct < parameters:

@@ -94,6 +94,12 @@ def maximise(
     return Solutions(parameters, np.exp(log_sigma), -cost)
 
 
+def softplus(x: Floats) -> Floats:
+    """log(1 + exp(x)); several times as fast as numpy's logaddexp."""
+    found: Floats = np.maximum(x, 0.0) + np.log(1 + np.exp(-np.abs(x)))
+    return found
+
+
 def aicc(log_likelihood: float, parameters: int, runs: int) -> float:
     """Akaike's criterion for few runs; infinite where they are too few for so many parameters."""
     spare = runs - parameters - 1

@@ -4,13 +4,13 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from cbs_lightning.fit.likelihood import Floats, Observations
+from cbs_lightning.theory.checks import number, positive_array, shorten
 
 FEWEST_SIZES = 4  # that reached the threshold, for a minimum to be spoken of
 
@@ -38,6 +38,11 @@ class Measurements:
         """How many batch sizes reached the threshold."""
         return len(np.unique(self.reached))
 
+    @property
+    def complete(self) -> Floats:
+        """The batch sizes whose runs all reached the threshold."""
+        return np.setdiff1d(self.reached, self.batch_sizes[self.observations.censored])
+
     def median_sfo(self, log_steps: Floats, sizes: Floats) -> Floats:
         """The median K·b at each of the sizes, for every row of log K of the runs that reached."""
         steps = np.exp(log_steps)
@@ -55,7 +60,7 @@ class Measurements:
         if not len(sizes):
             return ""
         costs = self.median_sfo(self.log_steps[None], sizes)[0]
-        least = sizes[int(np.argmin(costs))]
+        least = sizes[costs == costs.min()].max()  # of equal ones the largest, as everywhere
         spent = np.exp(self.observations.log_steps) * self.batch_sizes
         telling = self.batch_sizes[~self.observations.censored | (spent > costs.min())]
         if least == telling.min():
@@ -107,7 +112,7 @@ def measurements(
     least those of the longest run that reached the threshold, in steps or in samples, whichever
     says less: true of runs with a common budget in either.
     """
-    sizes, counts = _numbers("batch_sizes", batch_sizes), _numbers("steps", steps)
+    sizes, counts = _run_numbers("batch_sizes", batch_sizes), _run_numbers("steps", steps)
     if sizes.shape != counts.shape:
         raise ValueError(f"{sizes.size} batch sizes, but {counts.size} steps")
     most_steps, most_samples = counts.max(initial=1.0), (counts * sizes).max(initial=1.0)
@@ -122,13 +127,10 @@ def measurements(
     return Measurements(np.concatenate((sizes, missed_sizes)), Observations(log_steps, censored))
 
 
-def _numbers(name: str, values: ArrayLike) -> Floats:
-    try:
-        numbers = np.atleast_1d(np.asarray(values, np.float64))
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} must be numbers, not {values!r}") from None
-    if numbers.ndim != 1 or not (np.isfinite(numbers) & (numbers > 0)).all():
-        raise ValueError(f"{name} must be positive numbers, not {numbers.tolist()}")
+def _run_numbers(name: str, values: ArrayLike) -> Floats:
+    numbers = np.atleast_1d(positive_array(name, values))
+    if numbers.ndim != 1:
+        raise ValueError(f"{name} must be a sequence of numbers, not {numbers.tolist()}")
     return numbers
 
 
@@ -136,15 +138,30 @@ def _pairs(unreached: Unreached) -> Iterator[tuple[float, float | None]]:
     if unreached is None:
         return
     items = unreached.items() if isinstance(unreached, Mapping) else unreached
-    if not isinstance(items, Iterable):
-        raise ValueError(f"unreached must be batch sizes, with or without steps, not {unreached!r}")
+    if not _is_sequence(items):
+        raise ValueError(
+            f"unreached must be batch sizes, with or without steps, not {shorten(unreached)}"
+        )
     for item in items:
-        size, runs = item if isinstance(item, tuple | list | np.ndarray) else (item, None)
+        pair = item if isinstance(item, tuple | list | np.ndarray) else (item, None)
+        if len(pair) != 2:
+            raise ValueError(f"unreached must be batch sizes and steps run, not {shorten(item)}")
+        size, runs = pair
         for run in runs if isinstance(runs, list | tuple | np.ndarray) else (runs,):
             yield _count(size, least=1), None if run is None else _count(run, least=0)
 
 
+def _is_sequence(items: Any) -> bool:
+    """Text and a zero-dimensional array are iterable in name only."""
+    whole = isinstance(items, str | bytes) or np.ma.isMaskedArray(items)
+    return isinstance(items, Iterable) and not whole and getattr(items, "ndim", 1) > 0
+
+
 def _count(value: Any, least: int) -> float:
-    if not (isinstance(value, Real) and least <= float(value) < math.inf):
-        raise ValueError(f"unreached must be batch sizes and steps run, not {value!r}")
-    return float(value)
+    try:
+        found = number("unreached", value)
+    except ValueError:
+        found = math.nan
+    if not least <= found < math.inf:
+        raise ValueError(f"unreached must be batch sizes and steps run, not {shorten(value)}")
+    return found

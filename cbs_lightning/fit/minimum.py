@@ -29,7 +29,7 @@ def measured_minimum(
     Its interval is a bootstrap over seeds; where there is one seed, over log K redrawn with the
     given standard deviation, such as the scatter about a fitted curve.
     """
-    sizes = _complete(data)
+    sizes = data.complete
     if not len(sizes):
         return None
 
@@ -55,13 +55,8 @@ def measured_minimum(
 
 def largest_within(data: Measurements, overhead: float) -> float | None:
     """The largest batch size whose median K·b is within the overhead of the least."""
-    sizes = _complete(data)
+    sizes = data.complete
     if not len(sizes):
         return None
     costs = data.median_sfo(data.log_steps[None], sizes)[0]
     return float(sizes[costs <= (1 + overhead) * costs.min()].max())
-
-
-def _complete(data: Measurements) -> Floats:
-    """The batch sizes whose runs all reached the threshold."""
-    return np.setdiff1d(data.reached, data.batch_sizes[data.observations.censored])

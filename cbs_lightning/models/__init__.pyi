@@ -1,3 +1,4 @@
+from .byte_gpt import ByteGPT as ByteGPT
 from .classifier import Classifier as Classifier
 from .resnet20 import ResNet20 as ResNet20
 from .resnet20 import ResNet20Net as ResNet20Net

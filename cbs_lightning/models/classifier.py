@@ -1,138 +1,110 @@
-"""What every model shares: one optimizer step per batch, and what each step saw."""
+"""What every image classifier of this project shares."""
 
+import inspect
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from typing import TypedDict
+from typing import Any, ClassVar
 
 import lightning as L
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.optim import Optimizer
 from torchmetrics.classification import MulticlassAccuracy
 
-from cbs_lightning.data.loader import Batch, InMemoryLoader
-from cbs_lightning.optim.learning_rate import warmup_factor
+from cbs_lightning.data import ImageDataModule
+from cbs_lightning.data.loader import Batch
+from cbs_lightning.models.batch_statistics import (
+    Statistics,
+    estimate_statistics,
+    restore_statistics,
+)
+from cbs_lightning.models.chunks import Steps, train_chunk
+from cbs_lightning.optim.groups import Factory, GroupedFactory, make_optimizer
+from cbs_lightning.optim.learning_rate import RateSchedule
+from cbs_lightning.optim.schedule_free import switches
 
-OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
-
-
-class Steps(TypedDict):
-    """What the steps of one chunk saw, one entry a step, on the training device."""
-
-    loss: Tensor  # mean of the batch
-    correct: Tensor
-    size: list[int]
+BATCHES_FOR_STATISTICS = 50  # as Defazio et al.'s examples take
 
 
 class Classifier(L.LightningModule, ABC):
-    """Trains a net on chunks of batches with one optimizer step per batch.
+    """Trains a net on images, in chunks of many steps unless a hook wants to see every step.
 
-    Many steps per call of `training_step`, and torch's own optimizer within it, keep Lightning's
-    overhead off small batches; Lightning's hooks around a single step are not called. Nothing here
-    waits for the device. A batch larger than `micro_batch_size` is worked in slices whose gradients
-    add up to that of the batch's mean loss; BatchNorm then sees the slices. Within the first
-    `warmup_samples` a step's learning rate is its share of the optimizer's, which is as it was
-    again after the chunk.
+    A subclass says what its net is by `build_net`, which is called by this constructor: what it
+    needs must be set before `super().__init__`. Hooks of Lightning's that a subclass overrides take
+    it to the general loop, one step per call of `training_step`; where they are written to be
+    called once per chunk, `hooks_per_chunk = True` leaves it on the fast one.
+
+    Args:
+        in_channels: of the images.
+        num_classes: of the labels.
+        optimizer: makes an optimizer of parameters, or has rules for groups of them.
+        micro_batch_size: samples per slice of a batch; None: not sliced.
+        rate_schedule: what a step's learning rate is multiplied by.
+        image_size: height and width, for a `build_net` that takes it.
     """
+
+    hooks_per_chunk: ClassVar[bool] = False
 
     def __init__(
         self,
         in_channels: int,
         num_classes: int,
-        optimizer: OptimizerFactory,
+        optimizer: Factory | GroupedFactory,
         micro_batch_size: int | None = None,
-        warmup_samples: int = 0,
+        rate_schedule: RateSchedule | None = None,
+        image_size: tuple[int, int] | None = None,
     ) -> None:
         super().__init__()
-        self.automatic_optimization = False
-        self.net = self.build_net(in_channels, num_classes).to(memory_format=torch.channels_last)
+        self.automatic_optimization = False  # of the fast loop; the general one sets it
+        given: dict[str, Any] = {}
+        if "image_size" in inspect.signature(self.build_net).parameters:
+            given["image_size"] = image_size
+        net = self.build_net(in_channels, num_classes, **given)
+        self.net = net.to(memory_format=torch.channels_last)
         self.optimizer_factory = optimizer
         self.micro_batch_size = micro_batch_size
-        self.warmup_samples = warmup_samples
+        self.rate_schedule = rate_schedule or RateSchedule()
         self.cuda_graphs = False  # of the compiled net
+        self._statistics: Statistics = {}  # BatchNorm's, of the weights that are trained
         # Validation would wait for the device; the data module has checked the labels.
         self.test_accuracy = MulticlassAccuracy(num_classes, average="micro", validate_args=False)
 
     @abstractmethod
-    def build_net(self, in_channels: int, num_classes: int) -> nn.Module: ...
+    def build_net(self, in_channels: int, num_classes: int) -> nn.Module:
+        """The net; with a third parameter `image_size` it is told height and width as well."""
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.net(images)
         return logits
 
-    def configure_optimizers(self) -> Optimizer:
-        return self.optimizer_factory(self.net.parameters())
+    def configure_optimizers(self) -> Any:
+        return make_optimizer(self.optimizer_factory, self.net.named_parameters())
 
-    def training_step(self, chunk: list[Batch], _: int) -> Steps:
-        optimizer = self.optimizers(use_pl_optimizer=False)
-        assert isinstance(optimizer, Optimizer)
-        steps_left = None
-        if self.trainer.max_steps >= 0:
-            steps_left = self.trainer.max_steps - self.trainer.global_step
-        lr, samples = optimizer.param_groups[0]["lr"], self._samples_seen()
-        losses, corrects, sizes = [], [], []
-        for images, labels in itertools.islice(chunk, steps_left):
-            # To None: a graph's gradients are overwritten by its next replay. So are the logits;
-            # what is kept of a step is computed outside of the graph.
-            optimizer.zero_grad()
-            if self.cuda_graphs:
-                torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-            loss, correct = self._backward(images, labels)
-            if samples < self.warmup_samples:
-                samples += len(labels)
-                _set_lr(optimizer, lr * warmup_factor(samples, self.warmup_samples))
-            optimizer.step()
-            losses.append(loss)
-            corrects.append(correct)
-            sizes.append(len(labels))
-        if self.warmup_samples:
-            _set_lr(optimizer, lr)
-        self._count(len(sizes))
-        return {"loss": torch.stack(losses), "correct": torch.stack(corrects), "size": sizes}
+    def training_step(self, batch: Any, _: int) -> Any:
+        """A chunk of steps, or the loss of one batch where Lightning makes the step."""
+        if not self.automatic_optimization:
+            return self.train_chunk(batch)
+        images, labels = batch
+        logits = self(images)
+        loss = cross_entropy(logits, labels)
+        return {"loss": loss, "correct": (logits.detach().argmax(1) == labels).sum()}
+
+    def train_chunk(self, chunk: list[Batch]) -> Steps:
+        return train_chunk(self, chunk)
 
     def test_step(self, chunk: list[Batch], _: int) -> None:
         for images, labels in chunk:
             self.test_accuracy(self.net(images), labels)
         self.log("test_accuracy", self.test_accuracy, on_step=False, on_epoch=True, batch_size=1)
 
-    def _backward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the gradient of the batch's mean loss; return that loss and the number correct."""
-        size = len(labels)
-        if self.micro_batch_size is None or self.micro_batch_size >= size:
-            return self._backward_slice(images, labels)
-        slices = (torch.split(tensor, self.micro_batch_size) for tensor in (images, labels))
-        parts = [
-            self._backward_slice(part, part_labels, share=len(part_labels) / size)
-            for part, part_labels in zip(*slices, strict=True)
-        ]
-        loss, correct = zip(*parts, strict=True)
-        return torch.stack(loss).sum(), torch.stack(correct).sum()
+    def on_test_start(self) -> None:
+        """An optimizer that shows an average of its weights now has other statistics for them."""
+        data: Any = getattr(self.trainer, "datamodule", None)
+        if isinstance(data, ImageDataModule) and any(map(switches, self.trainer.optimizers)):
+            loader: Any = data.train_dataloader()
+            batches = itertools.chain.from_iterable(loader) if loader.chunked else loader
+            first = itertools.islice(batches, BATCHES_FOR_STATISTICS)
+            self._statistics = estimate_statistics(self.net, (images for images, _ in first))
 
-    def _backward_slice(
-        self, images: Tensor, labels: Tensor, share: float | None = None
-    ) -> tuple[Tensor, Tensor]:
-        logits = self.net(images)
-        loss = cross_entropy(logits, labels)
-        if share is not None:
-            loss = loss * share
-        torch.autograd.backward(loss)
-        return loss.detach(), (logits.argmax(1) == labels).sum()
-
-    def _samples_seen(self) -> int:
-        """As far as a warm-up needs to know."""
-        if not self.warmup_samples:
-            return 0
-        loader = self.trainer.train_dataloader
-        assert isinstance(loader, InMemoryLoader)
-        return loader.samples_in(self.trainer.global_step)
-
-    def _count(self, steps: int) -> None:
-        """Let Lightning count them, as it does where it makes them itself."""
-        self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress.increment_by(steps)
-
-
-def _set_lr(optimizer: Optimizer, lr: float) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = lr
+    def on_test_end(self) -> None:
+        restore_statistics(self._statistics)

@@ -1,4 +1,4 @@
-"""The paper's optimizers that torch does not have, and rules for the learning rate."""
+"""Optimizers that torch does not have, groups of parameters, and rules for the batch size."""
 
 import lazy_loader
 

@@ -1,2 +1,9 @@
+from .adabelief import AdaBelief as AdaBelief
+from .adafactor import Adafactor as Adafactor
 from .adam_monotone import AdamMonotone as AdamMonotone
+from .lion import Lion as Lion
 from .momentum_ema import MomentumEMA as MomentumEMA
+from .muon import Muon as Muon
+from .schedule_free import ScheduleFree as ScheduleFree
+from .signum import Signum as Signum
+from .yogi import Yogi as Yogi

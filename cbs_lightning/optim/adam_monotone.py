@@ -1,15 +1,14 @@
 """Adam as the paper's Theorem 3.1 assumes it: the second moments never decrease."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.optim.optimizer import Optimizer, ParamsT
+from torch.optim.optimizer import ParamsT
 
-from cbs_lightning.optim.closure import evaluate
+from cbs_lightning.optim.foreach import ForeachOptimizer, State, Tensors
 
 
-class AdamMonotone(Optimizer):
+class AdamMonotone(ForeachOptimizer):
     """Algorithm 1 with v_hat_k = max(v_hat_{k-1}, v_k / (1 - beta2^{k+1})), label `max_1`.
 
     torch's Adam(amsgrad=True) takes the maximum before the bias correction, so that what it
@@ -32,6 +31,8 @@ class AdamMonotone(Optimizer):
         0.9
     """
 
+    moments = ("mean", "square", "maximum")
+
     def __init__(
         self,
         params: ParamsT,
@@ -39,40 +40,14 @@ class AdamMonotone(Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
     ) -> None:
-        if lr <= 0:
-            raise ValueError(f"lr must be positive, not {lr}")
-        if not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"betas must be in [0, 1), not {betas}")
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        loss = evaluate(closure)
-        for group in self.param_groups:
-            beta1, beta2 = group["betas"]
-            params = [p for p in group["params"] if p.grad is not None]
-            if not params:
-                continue
-            grads = [p.grad for p in params]
-            states = [self._state(p) for p in params]
-            for state in states:
-                state["step"] += 1
-            step = int(states[0]["step"])  # k + 1 of Algorithm 1, the same for all
-            means = [state["mean"] for state in states]
-            squares = [state["square"] for state in states]
-            maxima = [state["maximum"] for state in states]
-            torch._foreach_lerp_(means, grads, 1 - beta1)
-            torch._foreach_mul_(squares, beta2)
-            torch._foreach_addcmul_(squares, grads, grads, 1 - beta2)
-            torch._foreach_maximum_(maxima, torch._foreach_div(squares, 1 - beta2**step))
-            roots = torch._foreach_add(torch._foreach_sqrt(maxima), group["eps"])
-            torch._foreach_addcdiv_(params, means, roots, -group["lr"] / (1 - beta1**step))
-        return loss
-
-    def _state(self, param: torch.Tensor) -> dict[str, Any]:
-        state: dict[str, Any] = self.state[param]
-        if not state:
-            state["step"] = 0
-            for name in ("mean", "square", "maximum"):
-                state[name] = torch.zeros_like(param)
-        return state
+    def update(self, group: dict[str, Any], params: Tensors, grads: Tensors, state: State) -> None:
+        beta1, beta2 = group["betas"]
+        means, squares, maxima = state["mean"], state["square"], state["maximum"]
+        torch._foreach_lerp_(means, grads, 1 - beta1)
+        torch._foreach_mul_(squares, beta2)
+        torch._foreach_addcmul_(squares, grads, grads, 1 - beta2)
+        torch._foreach_maximum_(maxima, torch._foreach_div(squares, 1 - beta2**state.step))
+        roots = torch._foreach_add(torch._foreach_sqrt(maxima), group["eps"])
+        torch._foreach_addcdiv_(params, means, roots, -group["lr"] / (1 - beta1**state.step))

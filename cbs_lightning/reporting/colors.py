@@ -1,18 +1,35 @@
-"""One colour per optimizer, in every figure and in the report; its variants differ by marks."""
+"""A colour per optimizer, related within a family; what shares a family differs by its marks."""
 
 from collections.abc import Iterable
 from itertools import count, cycle
 
-# Okabe and Ito's colours, which the colour-blind can tell apart; one per optimizer, everywhere.
-COLORS = {
-    "sgd": "#0072B2",
-    "momentum": "#D55E00",
-    "adam": "#009E73",
-    "momentum_ema": "#E69F00",
-    "amsgrad": "#56B4E9",
-    "adam_monotone": "#CC79A7",
-    "adamw": "#000000",
+# A hue per family. The first of the large ones are Okabe and Ito's, which the colour-blind can
+# tell apart.
+FAMILIES = {
+    "Without momentum": {
+        "sgd": "#0072B2",
+        "adagrad": "#56B4E9",
+        "rmsprop": "#332288",
+        "adafactor": "#44AA99",
+    },
+    "Momentum": {"momentum": "#D55E00", "momentum_ema": "#E69F00"},
+    "Signs": {"signum": "#CC79A7", "lion": "#882255"},
+    "Adam": {
+        "adam": "#009E73",
+        "amsgrad": "#7BC8A4",
+        "adam_monotone": "#004D38",
+        "adamw": "#5DB52B",
+    },
+    "Relatives of Adam": {
+        "nadam": "#999933",
+        "radam": "#6B5B00",
+        "adabelief": "#C9B400",
+        "yogi": "#B08D57",
+    },
+    "Matrices, averages": {"muon": "#000000", "soap": "#777777", "schedule_free": "#661100"},
 }
+OTHERS = "Others"
+COLORS = {name: color for family in FAMILIES.values() for name, color in family.items()}
 OTHER_COLORS = ("#882255", "#44AA99", "#332288", "#999933", "#AA4499", "#661100")  # Paul Tol's
 
 
@@ -22,9 +39,21 @@ def colors_of(optimizers: Iterable[str]) -> dict[str, str]:
     return COLORS | dict(zip(others, cycle(OTHER_COLORS), strict=False))
 
 
+def family_of(optimizer: str) -> str:
+    """The name of the optimizer's family."""
+    return next((name for name, own in FAMILIES.items() if optimizer in own), OTHERS)
+
+
 def marks_of(variants: Iterable[tuple[str, str]]) -> dict[str, int]:
-    """Number the variants of each optimizer; given pairs of variant and optimizer."""
+    """Number the variants of each family; given pairs of variant and optimizer."""
     numbers: dict[str, count[int]] = {}
     return {
-        variant: next(numbers.setdefault(optimizer, count())) for variant, optimizer in variants
+        variant: next(numbers.setdefault(_alike(optimizer), count()))
+        for variant, optimizer in variants
     }
+
+
+def _alike(optimizer: str) -> str:
+    """Those of a family have related colours; every other optimizer has one that is unlike."""
+    family = family_of(optimizer)
+    return optimizer if family == OTHERS else family

@@ -9,9 +9,10 @@ runs under OUTPUT_DIR to the files in FOLDER, and keeps those of runs that are n
 import argparse
 import csv
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from io import StringIO
 from pathlib import Path
 from types import NoneType
@@ -24,6 +25,7 @@ from cbs_lightning.files import write_atomically
 from cbs_lightning.results.result import UNFINISHED, Result, Run
 from cbs_lightning.results.store import read_study, studies
 from cbs_lightning.results.trajectory import Readings, Rule, RuleName
+from cbs_lightning.results.validation import check_result
 
 LEFT_OUT = "configuration"
 
@@ -86,12 +88,38 @@ def read_results(path: Path) -> list[Result]:
 
     Raises `UserError` that names the row and the column which are not as they should be.
     """
-    return _read(path, Result, left_out=(LEFT_OUT,))
+    rows = _read(path, Result, left_out=(LEFT_OUT,))
+    seen: dict[tuple[object, ...], int] = {}
+    for number, row in enumerate(rows, 2):
+        try:
+            check_result(row)
+        except ValueError as error:
+            raise _wrong(path, number, str(error)) from error
+        if row.study != path.stem:
+            raise _wrong(path, number, f"study is {row.study!r}, not {path.stem!r}")
+        same = (row.config_hash, row.threshold, row.rule)
+        if seen.setdefault(same, number) != number:
+            raise _wrong(path, number, f"config_hash is that of row {seen[same]} once more")
+    return rows
 
 
 def read_epochs(path: Path) -> list[Epoch]:
     """Raises what `read_results` raises."""
-    return _read(path, Epoch)
+    rows = _read(path, Epoch)
+    latest: dict[str, int] = {}
+    for number, row in enumerate(rows, 2):
+        if not math.isfinite(row.loss):
+            raise _wrong(path, number, f"loss is {row.loss}")
+        if row.epoch != latest.get(row.config_hash, 0) + 1:
+            raise _wrong(path, number, f"epoch is {row.epoch}, which does not follow")
+        latest[row.config_hash] = row.epoch
+    return rows
+
+
+def _wrong(path: Path, number: int, what: str) -> UserError:
+    """`what` begins with the name of a column."""
+    column, _, how = what.partition(" ")
+    return UserError(f"{path}: row {number}, column {column.strip(',')}: {how}")
 
 
 def _read_if_there(path: Path, read: Callable[[Path], list[Row]]) -> list[Row]:
@@ -121,11 +149,18 @@ def _cell(value: Any) -> Any:
 
 def _read(path: Path, kind: type[Row], left_out: Sequence[str] = ()) -> list[Row]:
     types = {name: hint for name, hint in get_type_hints(kind).items() if name not in left_out}
+    optional = {field.name for field in fields(kind) if field.default is not MISSING}  # type: ignore[arg-type]
     try:
-        lines = list(csv.DictReader(StringIO(path.read_text()), strict=True))
+        reader = csv.DictReader(StringIO(path.read_text()), strict=True)
+        names, lines = list(reader.fieldnames or ()), list(reader)
     except (csv.Error, UnicodeDecodeError) as error:
         raise UserError(f"{path}: is no table ({error})") from error
-    return [kind(**_parse_row(path, number, line, types)) for number, line in enumerate(lines, 2)]
+    wrong = {name: "is missing" for name in types if name not in (*names, *optional)}
+    wrong |= {name: "does not belong here" for name in names if name not in types}
+    for name, reason in wrong.items():
+        raise UserError(f"{path}: row 1, column {name}: {reason}")
+    own = {name: hint for name, hint in types.items() if name in names}
+    return [kind(**_parse_row(path, number, line, own)) for number, line in enumerate(lines, 2)]
 
 
 def _parse_row(
@@ -157,6 +192,8 @@ def _parse(kind: Any, text: str | None) -> Any:
         if not isinstance(values, dict):
             raise ValueError("not an object")
         return values
+    if kind is bool:
+        return ("False", "True").index(text) == 1
     return kind(text)
 
 

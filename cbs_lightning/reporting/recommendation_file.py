@@ -13,7 +13,7 @@ from cbs_lightning.analysis.thresholds import AcrossThresholds
 from cbs_lightning.files import write_atomically
 
 RECOMMENDATION = "recommendation.json"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # since there are ranges; `interval` was of the measured minimum before
 
 
 def write_recommendations(

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cbs_lightning.analysis.study import Study, read
+from cbs_lightning.analysis.study import USUAL, Question, Study, read
 from cbs_lightning.errors import PartlyDoneError
 from cbs_lightning.files import LinkError, inside, remove_scratch
 from cbs_lightning.reporting.figures.write import write_figures
@@ -17,9 +17,9 @@ from cbs_lightning.results.locks import held
 TABLES = "tables"
 
 
-def write_study(directory: Path) -> list[str]:
+def write_study(directory: Path, question: Question = USUAL) -> list[str]:
     """Write a study's summary, answer, tables and figures; return the lines that tell of them."""
-    study, lines = read(directory)
+    study, lines = read(directory, question)
     if study is None:
         return lines
     lines += study.summary_lines()
@@ -42,6 +42,8 @@ def write_files(study: Study) -> list[str]:
     with held(study.directory):
         remove_scratch(study.directory)
         for write in (_write_summary, _write_answer, _write_tables, _write_figures):
+            if write is _write_summary and study.question.variants is not None:
+                continue  # it is of every run, and stays so
             with _collected(refused):
                 lines.insert(0, write(study, images))
     with _collected(refused):

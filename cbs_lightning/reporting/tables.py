@@ -11,7 +11,7 @@ from statistics import median
 from cbs_lightning.analysis.curves import BatchSizePoint, Curve
 from cbs_lightning.files import write_atomically
 from cbs_lightning.reporting.escaping import csv_cell, latex, markdown
-from cbs_lightning.reporting.paper import PaperCell, paper_cells
+from cbs_lightning.reporting.paper.cells import YOURS, PaperCell, paper_cells
 from cbs_lightning.results.result import Result
 
 NAME = "time_and_accuracy"
@@ -34,14 +34,19 @@ class Row:
 
 
 def table_rows(study: str, curves: list[Curve]) -> list[Row]:
-    """The curves' rows; in a study of the paper also its cells that were not measured."""
+    """The curves' rows; in a study of the paper also its cells that were not measured.
+
+    A user's own runs that stand beside published ones have the paper's cells beside them, too.
+    """
     paper = paper_cells(study)
     measured = {curve.variant: curve for curve in curves}
     rows = []
     for variant in dict.fromkeys([*paper, *measured]):
-        cells = {cell.batch_size: cell for cell in paper.get(variant, [])}
+        cells = {cell.batch_size: cell for cell in paper.get(variant.removesuffix(YOURS), [])}
         curve = measured.get(variant)
         points = {point.batch_size: point for point in curve.points} if curve else {}
+        if variant.endswith(YOURS):
+            cells = {size: cell for size, cell in cells.items() if size in points}
         for batch_size in sorted(cells.keys() | points.keys()):
             cell = cells.get(batch_size)
             point = points.get(batch_size)
@@ -74,14 +79,14 @@ def _median(runs: tuple[Result, ...], value: Callable[[Result], float | None]) -
     )
 
 
-def write_tables(directory: Path, study: str, curves: list[Curve]) -> list[Path]:
+def write_tables(directory: Path, study: str, curves: list[Curve], name: str = NAME) -> list[Path]:
     """Write the tables to a directory that `inside` gave, and that is made if need be."""
     rows = table_rows(study, curves)
     directory.mkdir(parents=True, exist_ok=True)
     forms = {"csv": csv_table(rows), "md": markdown_tables(rows), "tex": latex_tables(rows)}
     paths = []
     for suffix, text in forms.items():
-        paths.append(directory / f"{NAME}.{suffix}")
+        paths.append(directory / f"{name}.{suffix}")
         write_atomically(paths[-1], text.encode())
     return paths
 

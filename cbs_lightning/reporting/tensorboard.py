@@ -99,7 +99,7 @@ def _remove_curve(directory: Path) -> None:
 
 
 def _curve_events(curve: Curve, octaves: bool) -> bytes:
-    asked = f"loss <= {curve.threshold:g} by rule {curve.rule}"
+    asked = curve.request.describe()
     missing = "A batch size that not all seeds reached it with has no point."
     group, scale = (OCTAVES, 1) if octaves else (HUNDREDTHS, 100)
     descriptions = {

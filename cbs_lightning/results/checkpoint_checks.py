@@ -49,6 +49,25 @@ def check_checkpoint(values: Any, config_hash: str, expected: Expected) -> None:
         raise ValueError("of a Lightning that there was not")
 
 
+def check_general_checkpoint(values: Any, config_hash: str, tensors: dict[str, Tensor]) -> None:
+    """As `check_checkpoint` for anybody's module, as far as anything is known of it.
+
+    `tensors` are the state of one that was just built; a module may add to them when it trains.
+    """
+    steps = _entry(values, "global_step", kind=int)
+    if steps < 1:
+        raise ValueError(f"global_step is {steps}")
+    _check_origin(values, config_hash)
+    found = _entry(values, "state_dict")
+    _check_tensors("state_dict", {key: found[key] for key in tensors}, tensors)
+    if len(_entry(values, "optimizer_states", kind=list)) != 1:
+        raise ValueError("optimizer_states of more or fewer optimizers than 1")
+    callbacks = _entry(values, "callbacks")
+    _check_recorder(_entry(callbacks, "TrajectoryRecorder"), steps)
+    _check_random_states(_entry(callbacks, "TimedCheckpoint"))
+    _entry(values, "loops", "fit_loop")
+
+
 def _entry(values: Any, *path: str, kind: type[Any] = dict) -> Any:
     for key in path:
         if not isinstance(values, dict) or key not in values:
@@ -121,13 +140,7 @@ def _check_optimizer(found: list[Any], expected: Expected) -> None:
 def _check_callbacks(values: Any, steps: int) -> None:
     callbacks = _entry(values, "callbacks")
     _check_recorder(_entry(callbacks, "TrajectoryRecorder"), steps)
-    state = _entry(callbacks, "TimedCheckpoint")
-    random = _entry(state, "cpu", kind=Tensor)
-    _check_tensors("TimedCheckpoint", {"cpu": random}, {"cpu": torch.get_rng_state()})
-    torch.Generator().set_state(random)  # which refuses what is none
-    for own in _entry(state, "cuda", kind=list):
-        if not isinstance(own, Tensor) or own.dtype != torch.uint8 or own.ndim != 1:
-            raise ValueError("TimedCheckpoint.cuda has something that is no random state")
+    _check_random_states(_entry(callbacks, "TimedCheckpoint"))
     rates = _entry(callbacks, "LogCurves", "rates", kind=list)
     since = [step for step, _ in rates]
     valid = all(type(step) is int and 0 <= step <= steps for step in since)
@@ -136,6 +149,15 @@ def _check_callbacks(values: Any, steps: int) -> None:
         raise ValueError("LogCurves.rates are no learning rates from the first step on")
     if values["optimizer_states"][0]["param_groups"][0]["lr"] != rates[-1][1]:
         raise ValueError("optimizer_states with another learning rate than was noted last")
+
+
+def _check_random_states(state: dict[str, Any]) -> None:
+    random = _entry(state, "cpu", kind=Tensor)
+    _check_tensors("TimedCheckpoint", {"cpu": random}, {"cpu": torch.get_rng_state()})
+    torch.Generator().set_state(random)  # which refuses what is none
+    for own in _entry(state, "cuda", kind=list):
+        if not isinstance(own, Tensor) or own.dtype != torch.uint8 or own.ndim != 1:
+            raise ValueError("TimedCheckpoint.cuda has something that is no random state")
 
 
 def _check_recorder(state: dict[str, Any], steps: int) -> None:
@@ -148,7 +170,7 @@ def _check_recorder(state: dict[str, Any], steps: int) -> None:
             raise ValueError(f"TrajectoryRecorder.{name} is not of {steps} steps")
         if tensor.numpy().dtype != dtype:
             raise ValueError(f"TrajectoryRecorder.{name} is {tensor.dtype}")
-    if state.keys() != {"seconds", "steps_timed", *TYPES}:
+    if state.keys() - {"waited"} != {"seconds", "steps_timed", *TYPES}:
         raise ValueError("TrajectoryRecorder has other entries")
     trajectory = Trajectory(**{name: tensor.numpy() for name, tensor in arrays.items()})
     lengths = {len(array) for array in vars(trajectory).values()}
@@ -159,6 +181,9 @@ def _check_recorder(state: dict[str, Any], steps: int) -> None:
     seconds, timed = _entry(state, "seconds", kind=float), _entry(state, "steps_timed", kind=int)
     if not (0 <= seconds < math.inf and timed == steps):
         raise ValueError("TrajectoryRecorder has no time of its steps")
+    waited = state.get("waited", math.nan)  # which means that it is not known
+    if type(waited) is not float or not (math.isnan(waited) or 0 <= waited < math.inf):
+        raise ValueError("TrajectoryRecorder.waited is no time")
 
 
 def _check_loops(found: dict[str, Any], steps: int, expected: Expected) -> None:

@@ -1,6 +1,6 @@
 """A run's checkpoints: the last one and the one before it, each whole, none ever unpickled."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,26 +10,53 @@ import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from cbs_lightning.console import print_line
+from cbs_lightning.errors import UserError
 from cbs_lightning.files import set_aside, write_atomically
 from cbs_lightning.results.store import CHECKPOINT, PREVIOUS_CHECKPOINT, DamagedError
+
+SAFE = (
+    torch.Tensor, torch.Size, torch.dtype, torch.device, str, bytes, bool, int, float, complex,
+    type(None),
+)  # fmt: skip
 
 
 class Checkpoint(NamedTuple):
     path: Path
     origin: dict[str, Any]  # what its losses were made with
+    steps: int
 
 
 class DurableCheckpointIO(TorchCheckpointIO):
-    """Writes through memory to the disk, and keeps the checkpoint before."""
+    """Writes through memory to the disk, and keeps the run's checkpoint before."""
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None
     ) -> None:
+        path = Path(path)
+        own = path.name == CHECKPOINT
+        if own and (unsafe := next(_unsafe(checkpoint, ""), None)) is not None:
+            raise UserError(
+                f"a checkpoint cannot hold {unsafe}: it is read without running any code; leave it "
+                "out, such as by save_hyperparameters(ignore=[...]), or make it plain values"
+            )
+        if not own:  # of a callback that a user added
+            path.parent.mkdir(parents=True, exist_ok=True)
         buffer = BytesIO()
         torch.save(checkpoint, buffer)
-        path = Path(path)
-        previous = path.with_name(PREVIOUS_CHECKPOINT)
+        previous = path.with_name(PREVIOUS_CHECKPOINT) if own else None
         write_atomically(path, buffer.getvalue(), previous=previous)
+
+
+def _unsafe(value: Any, where: str) -> Iterator[str]:
+    """Where something is that `torch.load` refuses under `weights_only`, and what it is."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _unsafe(item, f"{where}.{key}" if where else str(key))
+    elif isinstance(value, list | tuple | set):
+        for item in value:
+            yield from _unsafe(item, where)
+    elif not isinstance(value, SAFE):
+        yield f"{where}, a {type(value).__name__}"
 
 
 def latest_checkpoint(directory: Path, check: Callable[[Any], None]) -> Checkpoint | None:
@@ -49,7 +76,8 @@ def latest_checkpoint(directory: Path, check: Callable[[Any], None]) -> Checkpoi
             reason = DamagedError(path, f"{type(error).__name__}: {error}").reason
             print_line(f"{path}: damaged ({reason}), kept as {aside.name}")
         else:
-            return Checkpoint(path, values["callbacks"]["TimedCheckpoint"]["origin"])
+            origin = values["callbacks"]["TimedCheckpoint"]["origin"]
+            return Checkpoint(path, origin, values["global_step"])
     return None
 
 

@@ -55,6 +55,8 @@ def _row(result: Result) -> Summary:
     """Without a group's name, which would put runs of several studies in one row."""
     row = SessionStartInfo(start_time_secs=time.time() - result.seconds)
     for name in (*SHOWN, *HIDDEN):
+        if name in NUMBERS and getattr(result, name) is None:
+            continue  # a module's own optimizer may have no learning rate
         if name in NUMBERS:
             row.hparams[_key(name)].number_value = getattr(result, name)
         else:

@@ -5,12 +5,16 @@ import os
 import platform
 import re
 import subprocess
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from cbs_lightning.console import count_of
 from cbs_lightning.files import PROJECT
+from cbs_lightning.results.result import MOVED
 
 PACKAGES = ("torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy")
 
@@ -32,11 +36,29 @@ def commit() -> str | None:
 
 
 @cache
+def processor() -> str:
+    """With the number of its cores."""
+    found = re.search(r"model name\s*: (.*)", _text(Path("/proc/cpuinfo")))
+    name = found[1].strip() if found else platform.processor() or platform.machine()
+    return f"{name}, {os.cpu_count()} cores"
+
+
 def machine() -> str:
     """Processor, cores and system."""
-    found = re.search(r"model name\s*: (.*)", _text(Path("/proc/cpuinfo")))
-    processor = found[1].strip() if found else platform.processor() or platform.machine()
-    return f"{processor}, {os.cpu_count()} cores, {platform.system()} {platform.release()}"
+    return f"{processor()}, {platform.system()} {platform.release()}"
+
+
+def machine_of_resumed(origin: Mapping[str, Any], steps: int, threads: int) -> str:
+    """Where a run is made that goes on here from a checkpoint of so many steps.
+
+    Of several moves the latest is told. Another version of the system is no other machine, and what
+    an older checkpoint does not say is not known.
+    """
+    before = str(origin.get("machine", machine()))
+    if origin.get("processor", processor()) == processor() and origin["threads"] == threads:
+        return before
+    here = f"{count_of(threads, 'thread')} of {machine()}"
+    return f"{before.partition(MOVED)[0]}{MOVED}{steps:,}: {here}"
 
 
 def _text(path: Path) -> str:

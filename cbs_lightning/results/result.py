@@ -19,6 +19,7 @@ from cbs_lightning.results.trajectory import (
 )
 
 SCHEMA_VERSION = 1
+MOVED = "; from step "  # in `machine`, between where a run began and where it was resumed
 
 
 class Status(StrEnum):
@@ -47,8 +48,9 @@ class Result:
 
     `steps`, `sfo` and `samples` are None unless the threshold was reached. `loss`, `accuracy` and
     `seconds` are at that step, else at the end; `seconds` counts training alone, at the run's
-    mean speed. `test_accuracy` is of the final weights. Accuracies are fractions. `status` answers
-    the request, `ended` says why training itself ended.
+    mean speed. `test_accuracy_at_end` is of the final weights, and `test_accuracy` as well, where
+    these are the weights at that step. Accuracies are fractions. `status` answers the request,
+    `ended` says why training itself ended.
 
     Example:
         >>> from cbs_lightning.analysis.example import example_results
@@ -65,7 +67,7 @@ class Result:
     data: str
     model: str
     optimizer: str
-    lr: float
+    lr: float | None  # None: the optimizer has none
     hyperparameters: dict[str, Any]
     batch_size: int
     effective_batch_size: int
@@ -94,6 +96,11 @@ class Result:
     configuration: dict[str, Any] = field(default_factory=dict)  # all of it, resolved
     machine: str | None = None
     trajectory_digest: str | None = None  # of the `steps_run` steps that this result is made of
+    test_accuracy_at_end: float | None = None  # of the final weights
+    tokens_per_sample: int | None = None  # of data that says so, such as text
+    tokens: int | None = None  # of the `samples`
+    is_stream: bool = False  # the data has no length: an epoch is one step
+    waited: float | None = None  # share of the training time without a core, since others had it
 
     @property
     def sliced(self) -> bool:
@@ -102,15 +109,37 @@ class Result:
         return slice_size is not None and slice_size < self.effective_batch_size
 
     @property
+    def moved(self) -> bool:
+        """Whether it was resumed on another machine or with other threads, as `machine` tells."""
+        return MOVED in (self.machine or "")
+
+    @property
     def lr_scaling(self) -> str:
         """By which `lr` came about; a run from before there was one had none."""
         return str(self.configuration.get("lr_scaling", "none"))
+
+    @property
+    def budget(self) -> str:
+        """What the run could spend, in words; "" where its configuration does not say."""
+        stop = self.configuration.get("stop")
+        given = stop if isinstance(stop, dict) else {}
+        limits = [(given.get("max_epochs"), "epoch"), (given.get("max_steps"), "step")]
+        return " or ".join(count_of(n, unit) for n, unit in limits if isinstance(n, int))
 
     @property
     def first_reading(self) -> int:
         """The first step at which the rule gives a loss at all."""
         if self.rule is RuleName.EPOCH:
             return self.steps_per_epoch
+        return self._window_steps - self.steps_ahead
+
+    @property
+    def steps_ahead(self) -> int:
+        """How many steps after K the rule looks at; a short batch of an epoch's end adds one."""
+        return (self._window_steps - 1) // 2 if self.rule is RuleName.MIDDLE else 0
+
+    @property
+    def _window_steps(self) -> int:
         return -(-self.window // self.effective_batch_size)
 
     @property
@@ -121,9 +150,15 @@ class Result:
         return round(self.seconds / self.seconds_per_step)
 
     @property
-    def sfo_answered(self) -> int:
-        """What those steps cost; where the threshold was not reached, K·b is more."""
-        return self.steps_answered * self.effective_batch_size
+    def steps_exceeded(self) -> int:
+        """How many steps K takes at the least where the threshold was not reached, else K."""
+        ahead = self.steps_ahead if self.steps is None else 0
+        return max(self.steps_answered - ahead, 0)
+
+    @property
+    def sfo_exceeded(self) -> int:
+        """What those steps cost."""
+        return self.steps_exceeded * self.effective_batch_size
 
 
 @dataclass(frozen=True)
@@ -132,8 +167,8 @@ class Request:
 
     Args:
         threshold: of the loss.
-        rule: how the loss is read off the steps, `epoch` or `window`.
-        window: samples that rule `window` averages over.
+        rule: how the loss is read off the steps, `epoch`, `window` or `middle`.
+        window: samples that the rules `window` and `middle` average over.
         max_steps: the budget; None: the run's own.
 
     Example:
@@ -149,6 +184,31 @@ class Request:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rule", RuleName(self.rule))
+
+    def describe(self) -> str:
+        return f"loss <= {self.threshold:g} by {_rule_in_words(self)}"
+
+
+def tell_apart(requests: Iterable[Request]) -> dict[Request, str]:
+    """What each of several requests differs in from the others, in words; "" if there is one.
+
+    >>> asked = [Request(0.1, "window", 450), Request(0.2, "window", 450)]
+    >>> list(tell_apart(asked).values())
+    ['loss <= 0.1', 'loss <= 0.2']
+    """
+    found = dict.fromkeys(requests, "")
+    ways = {_rule_in_words(request) for request in found}
+    thresholds = {request.threshold for request in found}
+    for request in found:
+        parts = [f"loss <= {request.threshold:g}"] if len(thresholds) > 1 else []
+        parts += [_rule_in_words(request)] if len(ways) > 1 else []
+        found[request] = ", ".join(parts)
+    return found
+
+
+def _rule_in_words(request: Request) -> str:
+    over = "" if request.rule is RuleName.EPOCH else f" over {count_of(request.window, 'sample')}"
+    return f"rule {request.rule}{over}"
 
 
 @dataclass(frozen=True)
@@ -225,16 +285,26 @@ def _why_not(ended: Status, within: Trajectory, max_steps: int | None) -> Status
 def _at(result: Result, reading: Reading | None, status: Status | None, end: int) -> Result:
     """The result as of step `end`."""
     reached = reading if status is Status.REACHED else None
+    tested = result.test_accuracy_at_end
+    if tested is None:  # as of runs of old, which had one for both
+        tested = result.test_accuracy
     return replace(
         result,
         status=status,
         steps=reached.steps if reached else None,
         sfo=reached.steps * result.effective_batch_size if reached else None,
         samples=reached.samples if reached else None,
+        tokens=_times(reached.samples, result.tokens_per_sample) if reached else None,
         loss=_finite(reading.loss) if reading else None,
         accuracy=reading.accuracy if reading else None,
+        test_accuracy=tested if reached and end == result.steps_run else None,
+        test_accuracy_at_end=tested,
         seconds=(result.seconds_per_step or 0.0) * end,
     )
+
+
+def _times(samples: int, tokens: int | None) -> int | None:
+    return samples * tokens if tokens is not None else None
 
 
 def _finite(value: float) -> float | None:
@@ -249,7 +319,7 @@ def describe(result: Result) -> str:
     else:
         end = result.steps_answered
         loss = f", loss {result.loss:.3g}" if result.loss is not None else ""
-        sfo = f", SFO {result.sfo_answered:,}" if result.status is Status.ABANDONED else ""
+        sfo = f", SFO {result.sfo_exceeded:,}" if result.status is Status.ABANDONED else ""
         steps = count_of(end, "step")
         found = f"{result.status} after {steps}{sfo}{loss} (until {result.threshold:g})"
         if result.rule is RuleName.EPOCH and end < result.steps_per_epoch:

@@ -51,6 +51,7 @@ class Trajectory:
 class RuleName(StrEnum):
     EPOCH = "epoch"
     WINDOW = "window"
+    MIDDLE = "middle"
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ class Rule:
 
     `epoch`: the plain mean of the mini-batch losses of an epoch, at its last step. `window`: at
     every step, the sample-weighted mean over the fewest latest whole batches that total at least
-    `window` samples; before that many were seen there is none.
+    `window` samples; before that many were seen there is none. `middle`: the same means, each at
+    the middle step of its window, which is where a falling loss has them.
     """
 
     name: RuleName
@@ -76,6 +78,19 @@ class Rule:
         starts = np.searchsorted(seen, seen[ends] - self.window, side="right") - 1
         return starts, ends
 
+    def first_needed(self, size: NDArray[np.int32], since: int) -> int:
+        """The first index of the batches behind any reading after step `since`."""
+        if self.name is RuleName.EPOCH:
+            return since // self.steps_per_epoch * self.steps_per_epoch
+        back = 1
+        while back < since and size[since - back : since].sum(dtype=np.int64) < self.window:
+            back *= 2
+        return max(0, since - back)
+
+    def steps(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The step that each reading is at, given the spans."""
+        return (starts + ends + 2) // 2 if self.name is RuleName.MIDDLE else ends
+
     def weights(self, size: NDArray[np.int32]) -> NDArray[np.float64]:
         if self.name is RuleName.EPOCH:
             return np.ones(len(size))
@@ -84,7 +99,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Reading:
-    """A trajectory read by a rule: at step `steps`, over the span the rule gives there."""
+    """A trajectory read by a rule: at step `steps`, over the span the rule gives for it."""
 
     steps: int
     samples: int  # since the start
@@ -94,7 +109,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Readings:
-    """All readings of a trajectory by a rule, in order of time, up to a loss that is not finite.
+    """The readings of a trajectory by a rule, in order of time, up to a loss that is not finite.
 
     Differences of running sums carry their rounding, which is all that is left of `means` after a
     spike: they find candidates, and the exact sums of `reading` decide.
@@ -103,14 +118,17 @@ class Readings:
     trajectory: Trajectory
     rule: Rule
     starts: NDArray[np.int64]
-    ends: NDArray[np.int64]  # as many steps were made
+    ends: NDArray[np.int64]  # as many steps had been made when it could be read
+    steps: NDArray[np.int64]  # that it is at
     means: NDArray[np.float64]
     rounding: NDArray[np.float64]
 
     @classmethod
-    def of(cls, trajectory: Trajectory, rule: Rule) -> "Readings":
-        last_finite = (trajectory.first_non_finite() or len(trajectory) + 1) - 1
-        finite = trajectory[:last_finite]
+    def of(cls, trajectory: Trajectory, rule: Rule, since: int = 0) -> "Readings":
+        """All of them, or at least those after step `since`."""
+        first = rule.first_needed(trajectory.size, since)
+        latest = trajectory[first:]
+        finite = latest[: (latest.first_non_finite() or len(latest) + 1) - 1]
         starts, ends = rule.spans(finite.size)
         weights = rule.weights(finite.size)
         total = np.concatenate(([0.0], np.cumsum(weights * finite.loss)))
@@ -118,10 +136,11 @@ class Readings:
         span_weight = weight[ends] - weight[starts]
         rounding = len(total) * np.finfo(np.float64).eps * total[ends] / span_weight
         means = (total[ends] - total[starts]) / span_weight
-        return cls(trajectory, rule, starts, ends, means, rounding)
+        starts, ends = starts + first, ends + first
+        return cls(trajectory, rule, starts, ends, rule.steps(starts, ends), means, rounding)
 
     def first_crossing(self, threshold: float, since: int = 0) -> Reading | None:
-        """The first one after step `since` whose loss is at most `threshold`, if there is one."""
+        """The first one read after step `since` whose loss is at most `threshold`, if any."""
         candidates = np.flatnonzero((self.means - self.rounding <= threshold) & (self.ends > since))
         for index in candidates:
             reading = self.reading(int(index))
@@ -137,27 +156,31 @@ class Readings:
 def first_crossing(
     trajectory: Trajectory, rule: Rule, threshold: float, since: int = 0
 ) -> Reading | None:
-    """The first reading after step `since` whose loss is at most `threshold`, if there is one."""
-    return Readings.of(trajectory, rule).first_crossing(threshold, since)
+    """The first reading made after step `since` whose loss is at most `threshold`, if any."""
+    return Readings.of(trajectory, rule, since).first_crossing(threshold, since)
 
 
 def last_reading(trajectory: Trajectory, rule: Rule) -> Reading | None:
     """The latest reading; before the rule gives one, the mean over all steps so far."""
     if not len(trajectory):
         return None
-    starts, ends = rule.spans(trajectory.size)
+    first = rule.first_needed(trajectory.size, len(trajectory) - 1)
+    starts, ends = rule.spans(trajectory.size[first:])
+    if rule.name is RuleName.EPOCH and first and not len(ends):  # the epoch has only begun
+        return _reading(trajectory, rule, first - rule.steps_per_epoch, first)
     if not len(ends):
         return _reading(trajectory, rule, 0, len(trajectory))
-    return _reading(trajectory, rule, int(starts[-1]), int(ends[-1]))
+    return _reading(trajectory, rule, int(starts[-1]) + first, int(ends[-1]) + first)
 
 
 def _reading(trajectory: Trajectory, rule: Rule, start: int, end: int) -> Reading:
     span = trajectory[start:end]
     weights = rule.weights(span.size)
     loss = span.loss.astype(np.float64)
+    steps = int(rule.steps(np.array(start), np.array(end)))
     return Reading(
-        steps=end,
-        samples=int(trajectory.size[:end].sum(dtype=np.int64)),
+        steps=steps,
+        samples=int(trajectory.size[:steps].sum(dtype=np.int64)),
         loss=_exact_sum(weights * loss) / float(weights.sum()),
         accuracy=_accuracy(span),
     )

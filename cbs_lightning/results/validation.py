@@ -22,11 +22,11 @@ MOST_THREADS = 4096
 WHOLE = {
     "schema_version": 1, "batch_size": 1, "effective_batch_size": 1, "micro_batch_size": 1,
     "seed": 0, "window": 1, "steps": 1, "sfo": 1, "samples": 1, "steps_run": 0,
-    "steps_per_epoch": 1, "data_size": 1, "threads": 0,
+    "steps_per_epoch": 1, "data_size": 1, "threads": 0, "tokens": 1, "tokens_per_sample": 1,
 }  # fmt: skip
 POSITIVE = ("lr", "threshold")
 NOT_NEGATIVE = ("epochs_run", "seconds", "seconds_per_step")
-FRACTIONS = ("accuracy", "test_accuracy")
+FRACTIONS = ("accuracy", "test_accuracy", "test_accuracy_at_end", "waited")
 NAMES = ("study", "variant", "data", "model", "optimizer", "device", "config_hash")
 TOLERANCE = 1e-6  # relative, of a loss that is computed again
 
@@ -133,7 +133,8 @@ def check_answer(result: Result, trajectory: Trajectory) -> None:
     """The losses must be those that the result was made of, and give its answer."""
     if result.trajectory_digest not in (None, trajectory.digest()):
         raise ValueError("not the losses of this result")
-    request = Request(result.threshold, result.rule, result.window, result.steps_answered)
+    budget = result.steps_answered if result.steps is None else None  # K may need a look ahead
+    request = Request(result.threshold, result.rule, result.window, budget)
     found = answer(result, trajectory, request)
     # So many steps are the whole budget of this request, whatever ended the run there.
     status = Status.EXHAUSTED if result.status is Status.ABANDONED else result.status

@@ -18,8 +18,11 @@ from cbs_lightning.search.settings import SearchSettings
 from cbs_lightning.search.trials import Cell, Trial
 from cbs_lightning.sweep.sweeper import Overrides, without
 from cbs_lightning.training.run import answer_from_store, find_data, request_for, stored_run
+from cbs_lightning.training.source import Extent
 
 FOLDER = "_search"  # in a study: what a search tells its jobs
+
+LARGEST_ON_STREAM = 2**16  # samples of a batch, where the data does not limit it
 
 
 @dataclass
@@ -44,7 +47,7 @@ class Combination:
     def _answers(self, stored: dict[Cell, Run]) -> dict[Cell, Result]:
         found = {}
         for cell, run in stored.items():
-            request = request_for(self.configs[cell], run.result.data_size)
+            request = request_for(self.configs[cell], Extent.of(run.result))
             if (result := answer_from_store(run, request, self.limit_of(cell))) is not None:
                 found[cell] = result
         return found
@@ -78,7 +81,7 @@ class Combination:
 
 def _trials(answers: dict[Cell, Result]) -> list[Trial]:
     return [
-        Trial(size, seed, found.steps, found.steps_answered, found.loss)
+        Trial(size, seed, found.steps, found.steps_exceeded, found.loss)
         for (size, seed), found in answers.items()
     ]
 
@@ -135,9 +138,9 @@ def combinations(
 
 
 def _data_size(cfg: RunConfig) -> int:
-    data = find_data(cfg)
-    data.setup("fit")
-    return data.train_size
+    source = find_data(cfg)
+    source.setup()
+    return LARGEST_ON_STREAM if source.extent.is_stream else source.extent.size
 
 
 def _sfo_limit_file(cfg: RunConfig, others: Overrides, search: Search) -> Path:

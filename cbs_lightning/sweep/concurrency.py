@@ -16,10 +16,13 @@ import torch
 from cbs_lightning.config.checks import device_type
 from cbs_lightning.config.schema import AUTO, RunConfig
 from cbs_lightning.console import count_of
+from cbs_lightning.models import Classifier
 from cbs_lightning.sweep.gpus import visible_gpus
 from cbs_lightning.training.build import bare_model
-from cbs_lightning.training.memory import USABLE, peak_of_batch
+from cbs_lightning.training.loops import is_classifier
+from cbs_lightning.training.memory import USABLE, growth_of_training_step, peak_of_batch
 from cbs_lightning.training.run import check_run
+from cbs_lightning.training.source import Source
 from cbs_lightning.training.system_memory import total_memory
 from cbs_lightning.training.threads import cores, fair_share
 
@@ -103,9 +106,13 @@ def _kind(cfg: RunConfig) -> str:
 
 
 def _most_needed(alike: Sequence[RunConfig]) -> Need:
-    data = check_run(alike[0])
-    data.setup("fit")
-    model = bare_model(alike[0], data)
+    source = check_run(alike[0])
+    source.setup()
+    if source.images is None or not is_classifier(alike[0]):
+        return _most_of_strangers(alike, source)
+    data = source.images
+    model = bare_model(alike[0], source)
+    assert isinstance(model, Classifier)
     batches = [min(cfg.batch_size, data.train_size) for cfg in alike]
     slices = [_slice(cfg, batch) for cfg, batch in zip(alike, batches, strict=True)]
     return Need(
@@ -115,6 +122,17 @@ def _most_needed(alike: Sequence[RunConfig]) -> Need:
         + COPIES * sum(weight.nbytes for weight in model.parameters())
         + (COMPILER if alike[0].compile else 0),
     )
+
+
+def _most_of_strangers(alike: Sequence[RunConfig], source: Source) -> Need:
+    """From a training step of a module and of half of its batch; raises where that fails."""
+    module = bare_model(alike[0], source)
+    loader = source.loader or source.datamodule.train_dataloader()
+    batch = next(iter(loader))
+    at_rest, per_sample = growth_of_training_step(module, batch)
+    largest = max(_slice(cfg, cfg.batch_size) for cfg in alike)
+    weights = sum(weight.nbytes for weight in module.parameters())
+    return Need(PROCESS, COPIES * weights + at_rest + largest * per_sample)
 
 
 def _slice(cfg: RunConfig, batch_size: int) -> int:

@@ -25,7 +25,7 @@ from cbs_lightning.results.result import Result, Status
 from cbs_lightning.results.sfo_limit import SfoLimit
 from cbs_lightning.sweep.gpus import own_gpu
 from cbs_lightning.sweep.live.board import Board, Lines, Phase
-from cbs_lightning.sweep.live.time_left import sweep_seconds_left
+from cbs_lightning.sweep.live.time_left import TimeLeft, time_left
 
 
 @dataclass(frozen=True)
@@ -89,14 +89,7 @@ class SweepJob:
         self._update(phase=Phase.RUNNING, began=time.time())
 
     def update(self, progress: Progress) -> None:
-        self._update(
-            steps=progress.steps,
-            max_steps=progress.max_steps,
-            steps_per_epoch=progress.steps_per_epoch,
-            first_loss=progress.first_loss,
-            loss=progress.loss,
-            seconds_left=progress.seconds_left,
-        )
+        self._update(**vars(progress))
 
     def finished(self, result: Result, *, already: bool = False) -> None:
         self._update(
@@ -115,15 +108,17 @@ class SweepJob:
     def postponed(self) -> None:
         self._update(phase=Phase.WAITING)
 
-    def time_left(self) -> str | None:
-        left = self._left()
-        return f"{left} for the {self.part}" if left else None
+    def time_left(self, progress: Progress) -> str:
+        self.update(progress)
+        runs, sweep = self._left()
+        run = f"{runs.get(self.number, progress.time_left)} for this run"
+        return f"{run}, {sweep} for the {self.part}" if sweep else run
 
     def times(self) -> str:
         if self.shown_live:
             return ""
         so_far = f"; {self.part} {duration(time.time() - self.started)} so far"
-        left = self._left()
+        _, left = self._left()
         return f"{so_far}, {left}" if left else so_far
 
     def gpu(self, device_type: str) -> AbstractContextManager[Gpu | None]:
@@ -140,11 +135,11 @@ class SweepJob:
         with Lines(self.board.lines) as lines, redirect_stdout(lines), redirect_stderr(lines):
             yield
 
-    def _left(self) -> str | None:
-        if self.board is None:
-            return None
-        seconds = sweep_seconds_left(self.board.jobs(), self.workers)
-        return f"about {duration(seconds)} left" if seconds else None
+    def _left(self) -> tuple[dict[int, TimeLeft], TimeLeft | None]:
+        """For runs by their numbers, and for the sweep as long as there are any."""
+        jobs = self.board.jobs() if self.board is not None else []
+        runs, sweep = time_left(jobs, self.workers)
+        return runs, sweep if runs else None
 
     def _update(self, **changes: Any) -> None:
         if self.board is not None:

@@ -22,7 +22,7 @@ ONE_BY_ONE = ("BasicLauncher", "LocalLauncher")  # Hydra's own and submitit's wi
 
 def concurrency_of(config: DictConfig, jobs: Sequence[RunConfig]) -> Concurrency:
     """How many of a sweep's jobs run at a time; `config` is the sweep's own, with Hydra's part."""
-    for key in ("jobs", "jobs_per_gpu"):
+    for key in ("jobs", "jobs_per_gpu", "answer_within"):
         values = list(dict.fromkeys(str(getattr(job, key)) for job in jobs))
         if len(values) > 1:
             raise ConfigError(key, ",".join(values), "a sweep has one value of it")

@@ -2,25 +2,29 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from shlex import quote
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cbs_lightning.analysis.curves import Curve, curves
+from cbs_lightning.analysis.curves import Curve, curves, request_of
 from cbs_lightning.analysis.lr_comparison import lr_comparisons, tuned_curves
 from cbs_lightning.analysis.recommend import recommend
-from cbs_lightning.analysis.study import Study, left_out
+from cbs_lightning.analysis.study import Question, Study, left_out
+from cbs_lightning.commands import study_commands
 from cbs_lightning.console import count_of, duration, print_line, print_lines, visible
 from cbs_lightning.errors import PartlyDoneError, output_errors
-from cbs_lightning.results.result import Request, Result, Status, answer
+from cbs_lightning.fit.comparison import WITHIN
+from cbs_lightning.results.result import Request, Result, Status, answer, tell_apart
 from cbs_lightning.results.store import read_study
 
 
 def report(
-    results: list[Result | None], directories: list[Path], studies: Mapping[Path, bool]
+    results: list[Result | None],
+    directories: list[Path],
+    studies: Mapping[Path, bool],
+    within: float = WITHIN,
 ) -> None:
     """Print every run and the answer, and write figures and report where they are wanted.
 
@@ -28,18 +32,24 @@ def report(
         results: One per job; None is a job that failed without one.
         directories: The run directories of the jobs.
         studies: The directories above them, and whether figures and report are wanted there.
+        within: The share of the least SFO that the batch sizes of an answer's range may cost more.
     """
     console = Console()
     if not console.is_terminal:  # a log has no width
         console = Console(width=160, soft_wrap=True)
     console.print(_table(results, directories))
-    read = {path: Study(path, *read_study(path)) for path in sorted(studies) if path.is_dir()}
+    question = Question(within=within)
+    read = {
+        path: Study(path, *read_study(path), question) for path in sorted(studies) if path.is_dir()
+    }
     found = [result for result in results if result is not None]
     earlier = _earlier_runs(found, directories, read.values())
     if earlier:
-        console.print(f"With {count_of(len(earlier), 'earlier run')} of the study:")
+        count = len({run.config_hash for run in earlier})
+        line = f"With {count_of(count, 'earlier run')} of the study ({_list_runs(earlier)}):"
+        console.print(visible(line), markup=False, highlight=False, emoji=False)
     written = [study for path, study in read.items() if studies[path] and study.runs]
-    for line in _answer([*found, *earlier], written):
+    for line in _answer([*found, *earlier], written, within):
         console.print(visible(line), markup=False, highlight=False, emoji=False)
     for path, wanted in studies.items():
         _finish(path, read.get(path) if wanted else None)
@@ -47,18 +57,23 @@ def report(
 
 def _table(results: list[Result | None], directories: list[Path]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, title_justify="left")
-    for name in ("optimizer", "b", "seed", "status", "steps", "SFO", "accuracy", "time"):
-        table.add_column(name, justify="left" if name in ("optimizer", "status") else "right")
+    asked = tell_apart(request_of(result) for result in results if result is not None)
+    several = len(asked) > 1
+    names = ["optimizer", "b", "seed", *(["until"] if several else []), "status"]
+    for name in (*names, "steps", "SFO", "accuracy", "time"):
+        left = name in ("optimizer", "until", "status")
+        table.add_column(name, justify="left" if left else "right")
     for result, directory in zip(results, directories, strict=True):
         if result is None:
             failed = Text(Status.FAILED, style="red")
-            table.add_row(Text(visible(directory.name)), "", "", failed)
+            table.add_row(Text(visible(directory.name)), *[""] * (len(names) - 2), failed)
         else:
-            table.add_row(*_cells(result))
+            until = [asked[request_of(result)]] if several else []
+            table.add_row(*_cells(result, until))
     return table
 
 
-def _answer(results: list[Result], written: Iterable[Study]) -> Iterator[str]:
+def _answer(results: list[Result], written: Iterable[Study], within: float) -> Iterator[str]:
     """Lines with what the results say to this sweep's own request.
 
     A curve that one of the studies to be written has as well is taken from there, so that the
@@ -71,22 +86,23 @@ def _answer(results: list[Result], written: Iterable[Study]) -> Iterator[str]:
 
     own = [shared(curve) for curve in curves(results)]
     tuned = [shared(found.curve) for found in tuned_curves(own)]
+    asked = tell_apart(curve.request for curve in own)
     for curve in [*own, *tuned]:
-        yield from recommend(curve).summary_lines()
+        yield from recommend(curve, within).summary_lines(asked[curve.request])
     for compared in lr_comparisons(own):
-        yield from compared.summary_lines()
+        yield from compared.summary_lines(asked[compared.request])
 
 
 def _finish(directory: Path, study: Study | None) -> None:
     """Write what is made of the study, if one is given, and say where its runs are."""
-    output_dir = str(directory.parent)
-    where = "" if output_dir == "outputs" else f" OUTPUT_DIR={quote(output_dir)}"
+    output_dir = directory.parent
     if study is None:
-        print_line(f"Runs: {directory}; to look at them: make figures report tensorboard{where}")
+        commands = study_commands(output_dir, "figures", "report", "tensorboard")
+        print_line(f"Runs: {directory}; to look at them: {commands}")
         return
-    with output_errors(directory.parent):
+    with output_errors(output_dir):
         _write(study)
-    print_line(f"  Runs: {directory}; in TensorBoard: make tensorboard{where}")
+    print_line(f"  Runs: {directory}; in TensorBoard: {study_commands(output_dir, 'tensorboard')}")
 
 
 def _write(study: Study) -> None:
@@ -114,31 +130,42 @@ def _earlier_runs(
     """What other runs of the studies, of the same variants, say to what this sweep asked."""
     asked: dict[tuple[str, str], set[Request]] = {}
     for run in results:
-        request = Request(run.threshold, run.rule, run.window)
-        asked.setdefault((run.study, run.variant), set()).add(request)
+        asked.setdefault((run.study, run.variant), set()).add(request_of(run))
     own = {directory.resolve() for directory in directories}
-    return [
+    answers = [
         answer(run.result, run.trajectory, request)
         for study in studies
         for run in study.runs
         if run.directory.resolve() not in own
         for request in asked.get((run.result.study, run.result.variant), ())
     ]
+    return [run for run in answers if run.status is not None]
+
+
+def _list_runs(runs: list[Result]) -> str:
+    """Of each variant the batch sizes."""
+    sizes: dict[str, set[int]] = {}
+    for run in runs:
+        sizes.setdefault(run.variant, set()).add(run.batch_size)
+    return "; ".join(
+        f"{variant}: b = {', '.join(map(str, sorted(own)))}" for variant, own in sizes.items()
+    )
 
 
 def _sfo(result: Result) -> str:
     if result.status is Status.ABANDONED:
-        return f"> {result.sfo_answered:,}"
+        return f"> {result.sfo_exceeded:,}"
     return f"{result.sfo:,}" if result.sfo is not None else "-"
 
 
-def _cells(result: Result) -> tuple[str | Text, ...]:
+def _cells(result: Result, until: list[str]) -> tuple[str | Text, ...]:
     """Names are text, never markup."""
     style = "green" if result.status is Status.REACHED else "yellow"
     return (
         Text(visible(result.variant)),
         str(result.batch_size),
         str(result.seed),
+        *until,
         Text(str(result.status), style=style),
         f"{result.steps:,}" if result.steps is not None else "-",
         _sfo(result),

@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.console import INTERRUPTED, count_of, print_line
 from cbs_lightning.errors import ConfigError, UserError, output_errors
 from cbs_lightning.files import inside
+from cbs_lightning.optim.groups import KEY
 from cbs_lightning.reporting.live_study import LiveStudy
 from cbs_lightning.results.result import UNFINISHED, Result
 from cbs_lightning.results.sfo_limit import SfoLimit
@@ -36,6 +37,7 @@ from cbs_lightning.sweep.scratch import scratch_directory
 from cbs_lightning.sweep.slurm import queue as slurm
 from cbs_lightning.sweep.stop_file import StopFile, stop_file_on_signal
 from cbs_lightning.sweep.sweeper import Overrides
+from cbs_lightning.training.build import check_optimizer_fits
 from cbs_lightning.training.run import find_data, known_already
 
 NOWHERE = Path(os.devnull) / "board"  # a directory that cannot be
@@ -71,6 +73,7 @@ class Sweep:
             check(cfg, here=here)
         for cfg in configs.values():
             find_data(cfg)
+        _check_optimizers(configs.values())
         return concurrency_of(self.config, list(configs.values()))
 
     def launch(
@@ -123,6 +126,19 @@ class Sweep:
         )
 
 
+def _check_optimizers(configs: Iterable[RunConfig]) -> None:
+    """Raise `ConfigError` unless they fit their nets and batch sizes, each of its kind once."""
+    checked = set()
+    for cfg in configs:
+        kind = repr((cfg.model, cfg.optimizer, cfg.data, cfg.rules, cfg.batch_size))
+        if kind in checked or not (cfg.rules.any or KEY in cfg.optimizer):
+            continue
+        checked.add(kind)
+        source = find_data(cfg)
+        source.setup()
+        check_optimizer_fits(cfg, source)
+
+
 def print_start(line: str, concurrency: Concurrency) -> None:
     print_line(line)
     if concurrency.gpus and (different := disagreement()):
@@ -140,7 +156,11 @@ def shown_in_tensorboard(configs: Configs) -> Iterator[list[Listener]]:
 
 
 def report_on(configs: Configs, found: list[Result | None]) -> None:
-    report(found, [run_directory(cfg) for cfg in configs.values()], _studies(configs))
+    if not configs:  # a search whose budget allowed none
+        return
+    directories = [run_directory(cfg) for cfg in configs.values()]
+    within = next(iter(configs.values())).answer_within
+    report(found, directories, _studies(configs), within)
 
 
 def has_failed(result: Result | None) -> bool:

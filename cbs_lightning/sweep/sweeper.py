@@ -4,7 +4,8 @@ Nothing here may take long to import.
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -15,6 +16,7 @@ from omegaconf import DictConfig
 from cbs_lightning.config.composition import complete
 from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.errors import UserError
+from cbs_lightning.sweep.grid import read_grid, read_params, typed
 from cbs_lightning.sweep.job_loader import JobLoader
 
 BASIC = "basic"  # Hydra's own launcher, which runs one job after the other
@@ -27,11 +29,15 @@ class JobSweeper(Sweeper):
     """Its jobs are the product of what the command line sweeps with each row of `grid`.
 
     All that the command line names is a job. For keys that it names, a row that has those values
-    gives the others; where no row has them, all rows do.
+    gives the others; where no row has them, all rows do. `params` are values for the command line
+    that one typed there replaces.
     """
 
-    def __init__(self, grid: Sequence[DictConfig] = ()) -> None:
-        self.grid = [{str(key): str(value) for key, value in row.items()} for row in grid]
+    def __init__(
+        self, grid: Sequence[DictConfig] = (), params: Mapping[str, Any] | None = None
+    ) -> None:
+        self.grid = grid
+        self.params = params
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
@@ -44,12 +50,11 @@ class JobSweeper(Sweeper):
     def jobs(self, arguments: list[str]) -> list[Overrides]:
         parser = OverridesParser.create(config_loader=self.config_loader)
         command = _values(parser.parse_overrides(arguments))
+        for key, values in _values(parser.parse_overrides(typed(read_params(self.params)))).items():
+            command.setdefault(key, values)
         if len(experiments := command.get("experiment", ())) > 1:
             raise UserError(f"{' '.join(experiments)}: one experiment per sweep")
-        rows = [
-            _values(parser.parse_overrides([f"{key}={value}" for key, value in row.items()]))
-            for row in self.grid
-        ]
+        rows = [_values(parser.parse_overrides(typed(row))) for row in read_grid(self.grid)]
         return cells(rows, command)
 
     def config_of(self, overrides: Overrides) -> RunConfig:

@@ -9,13 +9,22 @@ already. The form K = C₁b/((ε-C₃)b - C₂) is the useful part.
 
 import math
 from dataclasses import dataclass
-from numbers import Real
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Floats = NDArray[np.float64]
+from cbs_lightning.theory.checks import (
+    Floats,
+    at_most,
+    computing,
+    finite,
+    non_negative,
+    number,
+    open_unit,
+    positive,
+    positive_array,
+)
 
 
 @dataclass(frozen=True)
@@ -39,7 +48,7 @@ class Constants:
     def vi_bound(self, K: ArrayLike, b: ArrayLike) -> float | Floats: ...
     def vi_bound(self, K: ArrayLike, b: ArrayLike) -> float | Floats:
         """Theorem 3.1 (i): VI(K, θ) is at most this."""
-        steps, sizes = _positive_array("K", K), _positive_array("b", b)
+        steps, sizes = positive_array("K", K), positive_array("b", b)
         return _scalar_or_array(self.c1 / steps + self.c2 / sizes + self.c3)
 
     @overload
@@ -48,8 +57,8 @@ class Constants:
     def steps(self, b: ArrayLike, eps: float) -> float | Floats | None: ...
     def steps(self, b: ArrayLike, eps: float) -> float | Floats | None:
         """Theorem 3.1 (ii): K(b). None, and nan in an array, unless b > C₂/(ε - C₃) > 0."""
-        sizes = _positive_array("b", b)
-        gap = _positive("eps", eps) - self.c3
+        sizes = positive_array("b", b)
+        gap = positive("eps", eps) - self.c3
         denominator = gap * sizes - self.c2
         defined = (gap > 0) & (denominator > 0)
         found = np.full(sizes.shape, np.nan)
@@ -67,7 +76,7 @@ class Constants:
 
     def critical_batch(self, eps: float) -> float | None:
         """b* = 2C₂/(ε - C₃), which minimises K(b)·b. None where ε ≤ C₃, or C₂ = 0 (no noise)."""
-        gap = _positive("eps", eps) - self.c3
+        gap = positive("eps", eps) - self.c3
         return 2 * self.c2 / gap if gap > 0 and self.c2 > 0 else None
 
     def min_sfo(self, eps: float) -> float | None:
@@ -90,21 +99,21 @@ class AdamConstants(Constants):
 
     def vi_bound_sum(self, K: int, b: float) -> float:
         """Label `upper_adam_1`: C₂/b + C₃ - h is weighted by the mean of √(1 - β₂^{k+1})."""
-        if int(_positive("K", K)) != K:
+        if int(positive("K", K)) != K:
             raise ValueError(f"K must be a whole number, not {K}")
         rounded = math.log(1e-17) / math.log(self.beta2) if self.beta2 else 1  # 1 from there on
         k = np.arange(1, min(int(K), math.ceil(rounded)) + 1)
         roots = np.sqrt(1 - self.beta2 ** (k + 1.0))
         mean_root = (float(roots.sum()) + int(K) - len(k)) / K
-        noise = self.c2 / _positive("b", b) + self.c3 - self.h
+        noise = self.c2 / positive("b", b) + self.c3 - self.h
         return self.c1 / K + noise * mean_root + self.h
 
 
 def h(beta1: float, *, sigma2: float, G: float, dist: float) -> float:
     """Equation (h): what momentum adds to C₃. It decreases to 2·Dist·√(σ²+G²) as β₁ → 1."""
-    _open_unit("beta1", beta1)
-    root = math.hypot(math.sqrt(_non_negative("sigma2", sigma2)), _positive("G", G))
-    return _positive("dist", dist) * (
+    open_unit("beta1", beta1)
+    root = math.hypot(math.sqrt(non_negative("sigma2", sigma2)), positive("G", G))
+    return positive("dist", dist) * (
         G * (1 - beta1) / beta1 + 2 * root * (1 / beta1 + 2 * (1 - beta1))
     )
 
@@ -132,38 +141,50 @@ def constants(
         sigma2: A bound on the variance of a single sample's gradient.
         G: A bound on the norm of the gradient.
         dist: A bound on the distance of all iterates to θ.
-        theta1_dist2: E‖θ₁ - θ‖², by default dist². Adam's bound does not use it.
+        theta1_dist2: E‖θ₁ - θ‖², by default dist² and at most that; not for "adam".
         beta1: For "momentum" and "adam", in (0, 1).
         beta2: This and the following are for "adam"; in [0, 1).
         d: The dimension of θ.
-        D: A bound on the square of every coordinate of θₖ - θ.
+        D: A bound on the square of every coordinate of θₖ - θ; at most dist².
         M: A bound on the square of every coordinate of the gradient.
-        v_star: A bound on the second moments from below.
+        v_star: A bound on the second moments from below; at most M.
 
     Raises:
-        ValueError: A parameter is outside its range, missing, or not the optimizer's.
+        ValueError: A parameter is outside its range, missing, not the optimizer's, or contradicts
+            another.
 
     >>> constants("sgd", lr=1e-3, sigma2=100.0, G=1.0, dist=1.0)
     Constants(c1=500.0, c2=0.05, c3=0.0005)
     """
     _check_own(optimizer, beta1=beta1, beta2=beta2, d=d, D=D, M=M, v_star=v_star)
-    _positive("lr", lr)
-    _non_negative("sigma2", sigma2)
-    _positive("G", G)
-    _positive("dist", dist)
-    start = dist * dist if theta1_dist2 is None else _non_negative("theta1_dist2", theta1_dist2)
-    if beta1 is None:
-        return Constants(start / (2 * lr), sigma2 * lr / 2, G * G * lr / 2)
-    shift = h(beta1, sigma2=sigma2, G=G, dist=dist)
-    if beta2 is None or d is None or D is None or M is None or v_star is None:
-        scale = lr / (2 * beta1)
-        return Constants(start / (2 * lr * beta1), sigma2 * scale, G * G * scale + shift)
-    if not 0 <= _number("beta2", beta2) < 1:
-        raise ValueError(f"beta2 must be in [0, 1), not {beta2}")
-    scale = lr / (2 * math.sqrt(_positive("v_star", v_star)) * beta1 * (1 - beta1))
-    c1 = _positive("d", d) * _positive("D", D) * math.sqrt(_positive("M", M))
-    c1 /= 2 * lr * beta1 * math.sqrt(1 - beta2)
-    return AdamConstants(c1, sigma2 * scale, G * G * scale + shift, shift, beta2)
+    lr, sigma2 = positive("lr", lr), non_negative("sigma2", sigma2)
+    G, dist = positive("G", G), positive("dist", dist)
+    start = dist * dist if theta1_dist2 is None else non_negative("theta1_dist2", theta1_dist2)
+    at_most("theta1_dist2", start, "dist²", dist * dist)
+    if v_star is not None and M is not None and D is not None:
+        if theta1_dist2 is not None:
+            raise ValueError("adam has no theta1_dist2")
+        at_most("v_star", positive("v_star", v_star), "M", positive("M", M))
+        at_most("D", positive("D", D), "dist²", dist * dist)
+    with computing("the constants"):
+        if beta1 is None:
+            return _constants(start / (2 * lr), lr / 2, sigma2, G, 0.0)
+        shift = h(beta1, sigma2=sigma2, G=G, dist=dist)
+        if beta2 is None or d is None or D is None or M is None or v_star is None:
+            return _constants(start / (2 * lr * beta1), lr / (2 * beta1), sigma2, G, shift)
+        if not 0 <= number("beta2", beta2) < 1:
+            raise ValueError(f"beta2 must be in [0, 1), not {beta2}")
+        c1 = positive("d", d) * D * math.sqrt(M) / (2 * lr * beta1 * math.sqrt(1 - beta2))
+        scale = lr / (2 * math.sqrt(v_star) * beta1 * (1 - beta1))
+        return _of_adam(_constants(c1, scale, sigma2, G, shift), shift, beta2)
+
+
+def _of_adam(found: Constants, shift: float, beta2: float) -> "AdamConstants":
+    return AdamConstants(found.c1, found.c2, found.c3, shift, beta2)
+
+
+def _constants(c1: float, scale: float, sigma2: float, G: float, shift: float) -> Constants:
+    return Constants(finite(c1), finite(sigma2 * scale), finite(G * G * scale + shift))
 
 
 def lower_bound(
@@ -179,13 +200,15 @@ def lower_bound(
 
     For the same σ² they increase in this order wherever √v_*·(1 - β₁) < 1.
     """
-    bound = _non_negative("sigma2", sigma2) * _positive("lr", lr) / _positive("eps", eps)
     _check_own(optimizer, beta1=beta1, v_star=v_star)
-    if beta1 is not None:
-        bound /= _open_unit("beta1", beta1)
-    if beta1 is not None and v_star is not None:
-        bound /= math.sqrt(_positive("v_star", v_star)) * (1 - beta1)
-    return bound
+    bound = non_negative("sigma2", sigma2) * positive("lr", lr)
+    with computing("the bound"):
+        bound /= positive("eps", eps)
+        if beta1 is not None:
+            bound /= open_unit("beta1", beta1)
+        if beta1 is not None and v_star is not None:
+            bound /= math.sqrt(positive("v_star", v_star)) * (1 - beta1)
+        return finite(bound)
 
 
 def adam_lower_bound(
@@ -207,7 +230,10 @@ def adam_lower_bound(
     >>> round(adam_lower_bound(n=50_000, d=3072, sigma2=1e-2, eps=1e-2, lr=1e-3, beta1=0.9))
     1002
     """
-    v_star = _positive("d", d) * _positive("eps", eps) ** 2 / _positive("n", n) ** 2
+    with computing("the bound"):
+        root = positive("eps", eps) / positive("n", n)
+        v_star = finite(positive("d", d) * root * root)
+        finite(1 / v_star)
     return lower_bound("adam", lr=lr, sigma2=sigma2, eps=eps, beta1=beta1, v_star=v_star)
 
 
@@ -222,37 +248,6 @@ def _check_own(optimizer: str, **given: float | None) -> None:
         raise ValueError(f"{optimizer} needs {', '.join(missing)}")
     if others:
         raise ValueError(f"{optimizer} has no {', '.join(others)}")
-
-
-def _number(name: str, value: Any) -> float:
-    if not isinstance(value, Real):
-        raise ValueError(f"{name} must be a number, not {value!r}")
-    return float(value)
-
-
-def _positive(name: str, value: float) -> float:
-    if not (_number(name, value) > 0 and math.isfinite(value)):
-        raise ValueError(f"{name} must be positive, not {value}")
-    return value
-
-
-def _non_negative(name: str, value: float) -> float:
-    if not (_number(name, value) >= 0 and math.isfinite(value)):
-        raise ValueError(f"{name} must not be negative, but is {value}")
-    return value
-
-
-def _open_unit(name: str, value: float) -> float:
-    if not 0 < _number(name, value) < 1:
-        raise ValueError(f"{name} must be in (0, 1), not {value}")
-    return value
-
-
-def _positive_array(name: str, values: ArrayLike) -> Floats:
-    array = np.asarray(values, np.float64)
-    if not (np.isfinite(array) & (array > 0)).all():
-        raise ValueError(f"{name} must be positive, not {values!r}")
-    return array
 
 
 def _scalar_or_array(values: NDArray[np.float64] | np.float64) -> float | Floats:

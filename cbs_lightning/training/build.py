@@ -1,65 +1,153 @@
 """A configuration becomes a model, in slices that fit where that is asked for."""
 
 from functools import cache
-from typing import Literal
+from typing import Any, Literal, NoReturn
 
+import lightning as L
 import torch
+from hydra.errors import InstantiationException
 from hydra.utils import instantiate
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from cbs_lightning.config.schema import AUTO, RunConfig
+from cbs_lightning.config.datamodule import mistake
+from cbs_lightning.config.extensions import EPOCHS, SAMPLES, scheduler_arguments
+from cbs_lightning.config.identity import OWN
+from cbs_lightning.config.schema import AUTO, RunConfig, Settings
 from cbs_lightning.console import print_line
 from cbs_lightning.data import ImageDataModule
-from cbs_lightning.errors import ConfigError
+from cbs_lightning.errors import ConfigError, require
 from cbs_lightning.models import Classifier
 from cbs_lightning.models.recompute import recompute_blocks
-from cbs_lightning.optim.learning_rate import scaled_rate
+from cbs_lightning.optim.groups import KEY, Factory, GroupedFactory, make_optimizer
+from cbs_lightning.optim.learning_rate import RateSchedule
+from cbs_lightning.optim.schedules import Constant
+from cbs_lightning.training.loops import is_classifier
 from cbs_lightning.training.memory import automatic_slice
+from cbs_lightning.training.source import Extent, Source
 
 
 def build_model(
     cfg: RunConfig,
-    data: ImageDataModule,
+    source: Source,
     micro_batch_size: int | Literal["auto"] | None,
     device: torch.device,
     sharing: int = 1,
-) -> Classifier:
-    """The model with its slices; `sharing` runs at a time share this machine's memory."""
-    model = bare_model(cfg, data)
-    batch_size = min(cfg.batch_size, data.train_size)
+) -> tuple[L.LightningModule, int | None]:
+    """The model and its slices; `sharing` runs at a time share this machine's memory."""
+    model = bare_model(cfg, source)
+    batch_size = min(cfg.batch_size, source.extent.size)
     if micro_batch_size == AUTO:
-        micro_batch_size = automatic_slice(model, device, data.image_shape, batch_size, sharing)
+        assert isinstance(model, Classifier) and source.images is not None  # as was checked
+        shape = source.images.image_shape
+        micro_batch_size = automatic_slice(model, device, shape, batch_size, sharing)
         choice = f"slices of {micro_batch_size}" if micro_batch_size else "the whole batch"
         print_line(f"micro_batch_size=auto, b={batch_size}: {choice}")
-    model.micro_batch_size = micro_batch_size
+    if isinstance(model, Classifier):
+        model.micro_batch_size = micro_batch_size
     sliced = micro_batch_size is not None and micro_batch_size < batch_size
     if sliced and any(isinstance(module, _BatchNorm) for module in model.modules()):
         _warn_of_slices(cfg.names.model)
-    return model
+    return model, micro_batch_size
 
 
-def bare_model(cfg: RunConfig, data: ImageDataModule) -> Classifier:
-    slice_size = cfg.micro_batch_size
-    lr = learning_rate(cfg, data.train_size)
-    model: Classifier = instantiate(
-        cfg.model,
-        in_channels=data.in_channels,
-        num_classes=data.num_classes,
-        optimizer=instantiate(cfg.optimizer, lr=lr, _convert_="all"),
-        micro_batch_size=None if slice_size == AUTO else slice_size,
-        warmup_samples=cfg.warmup_samples,
-    )
-    if cfg.activation_checkpointing and not recompute_blocks(model.net):
+def bare_model(cfg: RunConfig, source: Source) -> L.LightningModule:
+    if is_classifier(cfg):
+        assert source.images is not None  # as was checked
+        model: L.LightningModule = bare_classifier(cfg, source.images)
+    else:
+        model = _strangers_model(cfg, source.extent.size)
+    if cfg.activation_checkpointing and not recompute_blocks(getattr(model, "net", model)):
         reason = f"{cfg.names.model} has no blocks to recompute; allowed: false"
         raise ConfigError("activation_checkpointing", True, reason)
     return model
 
 
-def learning_rate(cfg: RunConfig, data_size: int) -> float:
-    """The optimizer's, scaled by the effective batch size over the reference."""
-    batch_size = min(cfg.batch_size, data_size)
-    lr: float = cfg.optimizer["lr"]
-    return scaled_rate(lr, cfg.lr_scaling, batch_size, cfg.lr_reference_batch_size)
+def bare_classifier(cfg: RunConfig, images: ImageDataModule) -> Classifier:
+    slice_size = cfg.micro_batch_size
+    model: Classifier = instantiate(
+        cfg.model,
+        in_channels=images.in_channels,
+        num_classes=images.num_classes,
+        optimizer=_optimizer_of(cfg, images.train_size),
+        micro_batch_size=None if slice_size == AUTO else slice_size,
+        rate_schedule=rate_schedule(cfg, images.train_size),
+        image_size=images.image_shape[1:],
+    )
+    return model
+
+
+def _strangers_model(cfg: RunConfig, data_size: int) -> L.LightningModule:
+    """Built of its own settings alone; an optimizer that was chosen replaces its own."""
+    try:
+        model: Any = instantiate({"_convert_": "all", **cfg.model})
+    except InstantiationException as error:
+        raise mistake(cfg.names.model, "model", error) from error
+    if cfg.names.optimizer != OWN:
+        factory = _optimizer_of(cfg, data_size)
+        model.configure_optimizers = lambda: make_optimizer(factory, _trained(model))
+    found: L.LightningModule = model
+    return found
+
+
+def _optimizer_of(cfg: RunConfig, data_size: int) -> Factory | GroupedFactory:
+    if cfg.names.optimizer == OWN:
+        return _no_optimizer
+    return optimizer_factory(cfg.optimizer_settings(data_size))
+
+
+def optimizer_factory(settings: Settings) -> Factory | GroupedFactory:
+    """What `make_optimizer` makes the optimizer of a net with."""
+    own = {key: value for key, value in settings.items() if key != KEY}
+    factory: Factory = instantiate(own, _convert_="all")
+    return GroupedFactory(factory, settings[KEY]) if settings.get(KEY) else factory
+
+
+def _no_optimizer(_: Any) -> NoReturn:
+    raise AssertionError("a module's own optimizer is made by itself")
+
+
+def _trained(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return [named for named in module.named_parameters() if named[1].requires_grad]
+
+
+def rate_schedule(cfg: RunConfig, data_size: int | None) -> RateSchedule:
+    """What the learning rate of each step is multiplied by; a stream's data have no size.
+
+    Raises `ConfigError` where the warm-up does not end before the scheduler's horizon, and for a
+    horizon in epochs where there are none.
+    """
+    settings = scheduler_arguments(cfg.scheduler)
+    epochs = settings.pop(EPOCHS, None)
+    if epochs is not None:
+        reason = f"{cfg.names.data} is a stream without a length; set scheduler.{SAMPLES} instead"
+        require(data_size is not None, f"scheduler.{EPOCHS}", epochs, reason)
+        settings[SAMPLES] = max(1, round(epochs * (data_size or 0)))
+    horizon = settings.get(SAMPLES)
+    if horizon is not None:
+        allowed = f"must be less than the scheduler's horizon, {horizon:,} samples"
+        require(cfg.warmup_samples < horizon, "warmup_samples", cfg.warmup_samples, allowed)
+    return RateSchedule(cfg.warmup_samples, instantiate(settings, _convert_="all"))
+
+
+def schedule_lines(cfg: RunConfig, extent: Extent, max_steps: int) -> list[str]:
+    """What to say of the scheduler when a run of at most so many steps begins."""
+    name, schedule = cfg.names.scheduler, rate_schedule(cfg, extent.sized).schedule
+    horizon = getattr(schedule, SAMPLES, None)
+    if isinstance(schedule, Constant):
+        if horizon is None:
+            return []
+        return [f"warning: scheduler={name} has no horizon; its {horizon:,} samples are not used"]
+    if not isinstance(horizon, int):
+        return [f"learning rate follows scheduler={name}"]
+    lines = [f"learning rate follows scheduler={name} over {horizon:,} samples"]
+    budget = max_steps * extent.size // extent.steps_per_epoch
+    if budget > horizon and schedule.factor(budget) == 0:
+        lines.append(
+            f"warning: the learning rate is 0 after {horizon:,} samples, and the budget is about "
+            f"{budget:,}: set stop.max_epochs to end there, or scheduler.final above 0"
+        )
+    return lines
 
 
 @cache
@@ -71,17 +159,30 @@ def _warn_of_slices(name: str) -> None:
     )
 
 
-def check_model(cfg: RunConfig, data: ImageDataModule) -> None:
+def check_optimizer_fits(cfg: RunConfig, source: Source) -> None:
+    """Raise `ConfigError` where the batch size has no settings, or a group no parameters."""
+    settings = cfg.optimizer_settings(source.extent.size)
+    if settings.get(KEY):
+        with torch.random.fork_rng(devices=[]):
+            bare_model(cfg, source).configure_optimizers()
+
+
+def check_model(cfg: RunConfig, source: Source) -> None:
     """Raise `ConfigError` where the model cannot do what is asked of it.
 
-    Without blocks it cannot recompute them. BatchNorm cannot train on one value per channel, so
-    on a batch or a slice of one sample of 1x1 maps.
+    Without blocks it cannot recompute them. A warm-up must end before a scheduler does. BatchNorm
+    cannot train on one value per channel, so on a batch or a slice of one sample of 1x1 maps.
     """
+    rate_schedule(cfg, source.extent.sized)
+    check_optimizer_fits(cfg, source)
     if cfg.activation_checkpointing:
-        bare_model(cfg, data)
-    n = data.train_size
+        bare_model(cfg, source)
+    images = source.images
+    if images is None or not is_classifier(cfg):
+        return
+    n = images.train_size
     batch_size = min(cfg.batch_size, n)
-    batches = {batch_size} if data.replacement else {batch_size, n % batch_size} - {0}
+    batches = {batch_size} if images.replacement else {batch_size, n % batch_size} - {0}
     key, part, value = "batch_size", "batch", cfg.batch_size
     if 1 not in batches and isinstance(cfg.micro_batch_size, int):
         key, part, value = "micro_batch_size", "slice", cfg.micro_batch_size
@@ -89,7 +190,7 @@ def check_model(cfg: RunConfig, data: ImageDataModule) -> None:
     if 1 not in batches:
         return
     try:
-        bare_model(cfg, data).net.train()(torch.zeros(1, *data.image_shape))
+        bare_classifier(cfg, images).net.train()(torch.zeros(1, *images.image_shape))
     except ValueError as error:
         reason = f"leaves a {part} of 1 of {n} samples, which {cfg.names.model}'s BatchNorm refuses"
         raise ConfigError(key, value, f"{reason}; take another") from error

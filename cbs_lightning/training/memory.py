@@ -2,20 +2,27 @@
 
 import copy
 import math
+import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
+import lightning as L
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from cbs_lightning.models import Classifier
+from cbs_lightning.optim.groups import make_optimizer
+from cbs_lightning.training.allocator import LARGEST_MMAP_THRESHOLD
 from cbs_lightning.training.system_memory import available_memory
 
 USABLE = 0.7  # of the memory that is free; the rest is for libraries' own buffers
+KEPT = 2.0  # times what a step's tensors take, at most, where all that is freed is kept
+LARGEST_OF_SAMPLE = 64  # times a sample's own size, that a layer makes of it in ordinary nets
 PROBES = (32, 64)  # samples of the two batches that tell how memory grows with the batch
 
 
@@ -56,6 +63,20 @@ def largest_slice(batch_size: int, fits: Callable[[int], bool]) -> int | None:
         else:
             too_few = middle
     return None if slices == 1 else -(-batch_size // slices)
+
+
+def room_for_freed_blocks(
+    model: Classifier, image: tuple[int, ...], batch_size: int, workers: int
+) -> bool:
+    """Whether a run on a CPU, one of so many at a time, can keep all memory that a step frees.
+
+    False also where batches are so small that no large block is ever freed.
+    """
+    size = model.micro_batch_size or batch_size
+    if LARGEST_OF_SAMPLE * size * math.prod(image) * 4 < LARGEST_MMAP_THRESHOLD:
+        return False
+    need = KEPT * peak_of_batch(model, image, size) + batch_size * math.prod(image) * 4
+    return need <= USABLE * available_memory() / workers
 
 
 class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -117,6 +138,28 @@ def peak_of_batch(model: Classifier, image: tuple[int, ...], size: int) -> float
         return at_rest + size * per_sample
 
 
+def growth_of_training_step(module: L.LightningModule, batch: Any) -> tuple[float, float]:
+    """Bytes at rest and per sample that anybody's `training_step` and its backward take."""
+    size = next(len(leaf) for leaf in tree_leaves(batch) if isinstance(leaf, Tensor))
+    peaks = []
+    for part in (max(1, size // 2), size):
+        memory = PeakMemory()
+        with memory, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of logging without a Trainer
+            found: Any = module.training_step(tree_map(partial(_first, size, part), batch), 0)
+            loss = found["loss"] if isinstance(found, Mapping) else found
+            torch.autograd.backward(loss)
+        module.zero_grad()
+        peaks.append(memory.peak)
+    per_sample = (peaks[1] - peaks[0]) / max(1, size - size // 2)
+    return max(0.0, peaks[1] - size * per_sample), per_sample
+
+
+def _first(size: int, part: int, value: Any) -> Any:
+    sliced = isinstance(value, Tensor) and value.ndim > 0 and len(value) == size
+    return value[:part] if sliced else value
+
+
 def _growth(model: Classifier, image: tuple[int, ...]) -> tuple[float, float]:
     """Bytes at rest, at least the gradients', and per sample, from those of two small batches."""
     small, large = PROBES
@@ -147,7 +190,7 @@ def _fits(
 
 def _two_steps(model: Classifier, batch: Tensor, size: int) -> None:
     net = copy.deepcopy(model.net).to(batch.device).train()
-    optimizer = model.optimizer_factory(net.parameters())
+    optimizer = make_optimizer(model.optimizer_factory, net.named_parameters())
     images = batch[:size].to(memory_format=torch.channels_last)
     labels = torch.zeros(size, dtype=torch.long, device=batch.device)
     for _ in range(2):

@@ -8,17 +8,25 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.data import ImageDataModule
-from cbs_lightning.training.build import bare_model
+from cbs_lightning.training.build import bare_classifier
+from cbs_lightning.training.loops import is_classifier
+from cbs_lightning.training.source import Source
 
 PASSES = 3  # forward, and backward to the weights and to the layer before
 
 
-def operations_of_step(cfg: RunConfig, data: ImageDataModule) -> float:
-    """Floating-point ones of convolutions and matrix products, of a batch or of a slice of it."""
-    key = json.dumps(cfg.model, sort_keys=True, default=str), data.image_shape
+def operations_of_step(cfg: RunConfig, source: Source) -> float:
+    """Floating-point ones of convolutions and matrix products, of a batch or of a slice of it.
+
+    Infinite where nothing is known of the model.
+    """
+    images = source.images
+    if images is None or not is_classifier(cfg):
+        return math.inf
+    key = json.dumps(cfg.model, sort_keys=True, default=str), images.image_shape
     if key not in _of_sample:
-        _of_sample[key] = _count(cfg, data)
-    sizes = [cfg.batch_size, data.train_size]
+        _of_sample[key] = _count(cfg, images)
+    sizes = [cfg.batch_size, images.train_size]
     if isinstance(cfg.micro_batch_size, int):
         sizes.append(cfg.micro_batch_size)
     return float(min(sizes) * _of_sample[key])
@@ -31,7 +39,7 @@ _of_sample: dict[tuple[str, tuple[int, ...]], float] = {}
 def _count(cfg: RunConfig, data: ImageDataModule) -> float:
     images = torch.zeros(2, *data.image_shape, device="meta")
     with torch.random.fork_rng(devices=[]):
-        net = bare_model(cfg, data).net.to("meta").train()
+        net = bare_classifier(cfg, data).net.to("meta").train()
     counter = FlopCounterMode(display=False)
     try:
         with counter:

@@ -21,7 +21,7 @@ from cbs_lightning.results.result import (
     Status,
     answer,
 )
-from cbs_lightning.training.build import learning_rate
+from cbs_lightning.training.source import Source
 
 
 class Outcome:
@@ -50,6 +50,7 @@ class Outcome:
             steps_run=len(trajectory),
             epochs_run=len(trajectory) / self.result.steps_per_epoch,
             seconds_per_step=self.recorder.seconds_per_step,
+            waited=self.recorder.waited,
             trajectory_digest=trajectory.digest(),
         )
         self.result = answer(self.result, trajectory, self.request)
@@ -89,9 +90,10 @@ class Outcome:
         return len(self.stored.trajectory) > len(self.recorder.trajectory) - finished
 
 
-def blank_result(cfg: RunConfig, request: Request, data_size: int, threads: int) -> Result:
+def blank_result(cfg: RunConfig, request: Request, source: Source, threads: int) -> Result:
     """A result of no steps."""
-    effective_batch_size = min(cfg.batch_size, data_size)
+    extent = source.extent
+    effective_batch_size = min(cfg.batch_size, extent.size)
     return Result(
         schema_version=SCHEMA_VERSION,
         status=Status.FAILED,
@@ -101,8 +103,8 @@ def blank_result(cfg: RunConfig, request: Request, data_size: int, threads: int)
         data=cfg.names.data,
         model=cfg.names.model,
         optimizer=cfg.names.optimizer,
-        lr=learning_rate(cfg, data_size),
-        hyperparameters=hyperparameters(cfg),
+        lr=cfg.optimizer_settings(extent.size).get("lr"),
+        hyperparameters=hyperparameters(cfg, extent.size),
         batch_size=cfg.batch_size,
         effective_batch_size=effective_batch_size,
         micro_batch_size=None,
@@ -115,8 +117,8 @@ def blank_result(cfg: RunConfig, request: Request, data_size: int, threads: int)
         samples=None,
         steps_run=0,
         epochs_run=0.0,
-        steps_per_epoch=-(-data_size // effective_batch_size),
-        data_size=data_size,
+        steps_per_epoch=extent.steps_per_epoch,
+        data_size=extent.size,
         loss=None,
         accuracy=None,
         test_accuracy=None,
@@ -128,4 +130,6 @@ def blank_result(cfg: RunConfig, request: Request, data_size: int, threads: int)
         versions=provenance.versions(),
         commit=provenance.commit(),
         machine=provenance.machine(),
+        is_stream=extent.is_stream,
+        tokens_per_sample=source.tokens_per_sample,
     )

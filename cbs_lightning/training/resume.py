@@ -9,13 +9,19 @@ from cbs_lightning.config.identity import config_hash
 from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.data import ImageDataModule
 from cbs_lightning.data.loader import InMemoryLoader
-from cbs_lightning.results.checkpoint_checks import Expected, check_checkpoint
+from cbs_lightning.optim.schedule_free import set_training
+from cbs_lightning.results.checkpoint_checks import (
+    Expected,
+    check_checkpoint,
+    check_general_checkpoint,
+)
 from cbs_lightning.results.checkpoints import Checkpoint, generations, latest_checkpoint
-from cbs_lightning.training.build import bare_model
+from cbs_lightning.training.build import bare_classifier, bare_model
+from cbs_lightning.training.source import Source
 
 
 def checkpoint_to_resume(
-    cfg: RunConfig, data: ImageDataModule, directory: Path
+    cfg: RunConfig, source: Source, directory: Path, *, stepwise: bool
 ) -> Checkpoint | None:
     """The newest checkpoint that is whole and of this run; others are named and set aside.
 
@@ -23,14 +29,22 @@ def checkpoint_to_resume(
     """
     if not any(path.exists() for path in generations(directory)):
         return None
-    expected, own_hash = expected_of(cfg, data), config_hash(cfg)
+    own_hash = config_hash(cfg)
+    if stepwise:
+        tensors = bare_model(cfg, source).state_dict()
+        return latest_checkpoint(
+            directory, lambda values: check_general_checkpoint(values, own_hash, tensors)
+        )
+    assert source.images is not None
+    expected = expected_of(cfg, source.images)
     return latest_checkpoint(directory, lambda values: check_checkpoint(values, own_hash, expected))
 
 
 def expected_of(cfg: RunConfig, data: ImageDataModule) -> Expected:
     """What a checkpoint of this run looks like, from a step with a model that is thrown away."""
-    model = bare_model(cfg, data)
+    model = bare_classifier(cfg, data)
     optimizer = model.configure_optimizers()
+    set_training(optimizer, True)
     begun = [dict(group) for group in optimizer.state_dict()["param_groups"]]
     model.net.train()(torch.zeros(2, *data.image_shape)).sum().backward()
     optimizer.step()

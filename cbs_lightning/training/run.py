@@ -3,15 +3,13 @@
 from contextlib import suppress
 from pathlib import Path
 
-from hydra.utils import instantiate
-
 from cbs_lightning.callbacks import ALONE, Job
 from cbs_lightning.config.checks import check, device_type
+from cbs_lightning.config.extensions import EPOCHS, SAMPLES
 from cbs_lightning.config.identity import config_hash, run_directory, run_title
 from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.console import print_line
-from cbs_lightning.data import ImageDataModule
-from cbs_lightning.errors import UserError, output_errors
+from cbs_lightning.errors import ConfigError, UserError, output_errors
 from cbs_lightning.files import LinkError, remove_scratch, set_aside
 from cbs_lightning.results import store
 from cbs_lightning.results.locks import BusyError, locked
@@ -25,7 +23,9 @@ from cbs_lightning.results.result import (
     describe,
 )
 from cbs_lightning.results.sfo_limit import SfoLimit
+from cbs_lightning.results.trajectory import RuleName
 from cbs_lightning.training.build import check_model
+from cbs_lightning.training.source import Extent, Source
 from cbs_lightning.training.train import train
 
 
@@ -53,24 +53,24 @@ def run(cfg: RunConfig, job: Job = ALONE) -> Result:
         adam b=32: exhausted after 2 steps, ...
         2
     """
-    data = check_run(cfg)
+    source = check_run(cfg)
     directory = run_directory(cfg)
     with output_errors(Path(cfg.output_dir)):
         stored = _read_stored(cfg)
         if stored is None:
-            data.setup("fit")
-            check_model(cfg, data)
-        request = request_for(cfg, data.train_size if stored is None else stored.result.data_size)
+            source.setup()
+            check_model(cfg, source)
+        request = request_for(cfg, source.extent if stored is None else Extent.of(stored.result))
         if stored is not None and _is_answer(stored, request, job.sfo_limit):
             return _finished_already(cfg, stored.result, job)
         directory.mkdir(parents=True, exist_ok=True)
         title = job.title(run_title(cfg))
         with locked(directory, title, wait=job.waits, gives_up=job.stop_requested):
             remove_scratch(directory)
-            return _answer(cfg, data, request, job)
+            return _answer(cfg, source, request, job)
 
 
-def _answer(cfg: RunConfig, data: ImageDataModule, request: Request, job: Job) -> Result:
+def _answer(cfg: RunConfig, source: Source, request: Request, job: Job) -> Result:
     """Answer the request in a directory that is this process's."""
     directory = run_directory(cfg)
     stored = _read_stored(cfg, recover=True)
@@ -79,7 +79,7 @@ def _answer(cfg: RunConfig, data: ImageDataModule, request: Request, job: Job) -
         store.publish(directory, known)
         return _finished_already(cfg, known, job)
     with job.gpu(device_type(cfg.trainer["accelerator"])) as gpu:
-        result = train(cfg, data, request, stored, job, gpu)
+        result = train(cfg, source, request, stored, job, gpu)
     job.finished(result)
     where = job.times() if job.in_sweep else f"; {directory}"
     print_line(f"{job.title(run_title(cfg))}: {describe(result)}{where}")
@@ -91,7 +91,7 @@ def known_already(cfg: RunConfig, job: Job = ALONE, *, quiet: bool = False) -> R
     stored = _read_stored(cfg)
     if stored is None:
         return None
-    request = request_for(cfg, stored.result.data_size)
+    request = request_for(cfg, Extent.of(stored.result))
     if not _is_answer(stored, request, job.sfo_limit):
         return None
     return stored.result if quiet else _finished_already(cfg, stored.result, job)
@@ -116,34 +116,48 @@ def publish_answer(cfg: RunConfig, sfo_limit: SfoLimit | None) -> None:
     ):
         stored = _read_stored(cfg)
         if stored is not None:
-            request = request_for(cfg, stored.result.data_size)
+            request = request_for(cfg, Extent.of(stored.result))
             known = answer_from_store(stored, request, sfo_limit)
             if known is not None and known != stored.result:
                 store.publish(directory, known)
 
 
-def check_run(cfg: RunConfig) -> ImageDataModule:
+def check_run(cfg: RunConfig) -> Source:
     """Raise `UserError` unless the run can start; writes nothing but downloaded data."""
     check(cfg)
     return find_data(cfg)
 
 
-def find_data(cfg: RunConfig) -> ImageDataModule:
+def find_data(cfg: RunConfig) -> Source:
     """The data of a configuration that was checked, downloaded where need be."""
-    data: ImageDataModule = instantiate(
-        cfg.data, data_dir=cfg.data_dir, batch_size=cfg.batch_size, seed=cfg.seed
-    )
-    data.prepare_data()
-    return data
+    source = Source(cfg)
+    source.prepare()
+    return source
 
 
-def request_for(cfg: RunConfig, data_size: int) -> Request:
-    """What the configuration asks of a run on a data set of this size."""
+def request_for(cfg: RunConfig, extent: Extent) -> Request:
+    """What the configuration asks of a run on so much data."""
     stop = cfg.stop
-    steps_per_epoch = -(-data_size // min(cfg.batch_size, data_size))
-    epochs = stop.max_epochs * steps_per_epoch if stop.max_epochs is not None else None
+    if extent.is_stream:
+        _check_stream(cfg)
+    epochs = None
+    if stop.max_epochs is not None and not extent.is_stream:
+        epochs = stop.max_epochs * extent.steps_per_epoch
     budget = min(steps for steps in (epochs, stop.max_steps) if steps is not None)
-    return Request(stop.loss, stop.rule, stop.window or data_size, budget)
+    return Request(stop.loss, stop.rule, stop.window or extent.size, budget)
+
+
+def _check_stream(cfg: RunConfig) -> None:
+    """Data without a length has no epochs to count by."""
+    stop, why = cfg.stop, f"{cfg.names.data} is a stream without a length"
+    if stop.rule is RuleName.EPOCH:
+        raise ConfigError("stop.rule", stop.rule, f"{why}; allowed: window")
+    if stop.window is None:
+        raise ConfigError("stop.window", None, f"{why}; a number of samples is needed")
+    if stop.max_steps is None:
+        raise ConfigError("stop.max_steps", None, f"{why}; a number of steps is needed")
+    if (epochs := cfg.scheduler.get(EPOCHS)) is not None:
+        raise ConfigError(f"scheduler.{EPOCHS}", epochs, f"{why}; set scheduler.{SAMPLES}")
 
 
 def answer_from_store(stored: Run, request: Request, sfo_limit: SfoLimit | None) -> Result | None:
@@ -157,8 +171,8 @@ def answer_from_store(stored: Run, request: Request, sfo_limit: SfoLimit | None)
         return sfo_limit.abandoned(result) if sfo_limit is not None else None
     if stored.result.ended in UNFINISHED:
         end = request.max_steps or 0
-        if result.steps is not None:  # noticed at the end of the epoch
-            end = min(end, -(-result.steps // result.steps_per_epoch) * result.steps_per_epoch)
+        if result.steps is not None:
+            end = min(end, result.steps + result.steps_ahead)
         if end >= len(stored.trajectory):
             return None
     return result

@@ -1,43 +1,51 @@
 """Training: a configuration becomes a model and a trainer, and leaves a result."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
 import lightning as L
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from omegaconf import OmegaConf
 
-from cbs_lightning.callbacks import ALONE, Job, StopOnSignal
+from cbs_lightning.callbacks import (
+    ALONE,
+    CheckOptimizer,
+    Job,
+    StepwiseCheckpoint,
+    StopOnSignal,
+)
 from cbs_lightning.callbacks.job import Gpu
-from cbs_lightning.config.identity import run_directory, run_title
-from cbs_lightning.config.schema import RunConfig, recorded
+from cbs_lightning.config.identity import OWN, flatten, run_directory, run_title
+from cbs_lightning.config.schema import AUTO, RunConfig, recorded
 from cbs_lightning.console import print_line
-from cbs_lightning.data import ImageDataModule
 from cbs_lightning.errors import ConfigError, UserError
 from cbs_lightning.files import write_atomically
 from cbs_lightning.models import Classifier
 from cbs_lightning.models.compilation import compile_net, is_of_compiler, uncompiled
-from cbs_lightning.optim.learning_rate import Scaling
 from cbs_lightning.results import provenance, store
 from cbs_lightning.results.checkpoints import Checkpoint
 from cbs_lightning.results.result import UNFINISHED, Request, Result, Run, Status
 from cbs_lightning.signals import held_back, signal_of
 from cbs_lightning.training.allocator import freed_memory_kept
-from cbs_lightning.training.build import build_model, learning_rate
+from cbs_lightning.training.build import build_model, rate_schedule, schedule_lines
 from cbs_lightning.training.choices import Choices, choose
 from cbs_lightning.training.interrupted import Interrupted
-from cbs_lightning.training.memory import is_out_of_memory
+from cbs_lightning.training.loops import reasons_for_general_loop
+from cbs_lightning.training.memory import is_out_of_memory, room_for_freed_blocks
 from cbs_lightning.training.operations import operations_of_step
 from cbs_lightning.training.outcome import Outcome, blank_result
 from cbs_lightning.training.resume import checkpoint_to_resume
-from cbs_lightning.training.trainer import Watchers, make_trainer, watchers
+from cbs_lightning.training.source import Source
+from cbs_lightning.training.trainer import Watchers, close_loggers, make_trainer, watchers
+from cbs_lightning.training.warnings import warnings_after, warnings_before
 
 
 def train(
     cfg: RunConfig,
-    data: ImageDataModule,
+    source: Source,
     request: Request,
     stored: Run | None,
     job: Job = ALONE,
@@ -49,22 +57,30 @@ def train(
     `stored` one that knows more. A signal ends in `Interrupted`, after the run was saved.
     """
     directory = run_directory(cfg)
-    data.setup("fit")
-    checkpoint = checkpoint_to_resume(cfg, data, directory)
-    operations = partial(operations_of_step, cfg, data)
+    source.setup()
+    general = reasons_for_general_loop(cfg)
+    _set_loop(source, cfg, stepwise=bool(general))
+    checkpoint = checkpoint_to_resume(cfg, source, directory, stepwise=bool(general))
+    operations = partial(operations_of_step, cfg, source)
     choices = choose(cfg, checkpoint, stored, job.sharing, operations)
     _prepare_process(cfg.seed, choices.threads)
-    blank = blank_result(cfg, request, data.train_size, choices.threads)
+    blank = blank_result(cfg, request, source, choices.threads)
     outcome = Outcome(directory, request, stored, blank)
     signals = StopOnSignal(job)
     with _failures_recorded(cfg, outcome, signals):
         watch = watchers(
             cfg, request, blank, outcome.recorder, signals, directory,
-            save_last=cfg.checkpoint.keep or data.split.test is not None,
+            save_last=cfg.checkpoint.keep or source.has_test, stepwise=bool(general),
         )  # fmt: skip
-        ended = _train(cfg, data, choices, outcome, watch, checkpoint, gpu)
+        title = job.title(run_title(cfg))
+        _print_start(cfg, source, title, checkpoint, stored, general)
+        for warning in warnings_before(cfg, request, source.extent):
+            print_line(f"{title}: warning: {warning}")
+        ended = _train(cfg, source, choices, outcome, watch, checkpoint, gpu)
     with held_back():
         result = outcome.finish(ended)
+    for warning in warnings_after(request, outcome.recorder.trajectory):
+        print_line(f"{title}: warning: {warning}")
     outcome.tidy(keep_checkpoint=cfg.checkpoint.keep)
     if signals.received:
         raise Interrupted(result, signals.received)
@@ -81,7 +97,7 @@ def _prepare_process(seed: int, threads: int) -> None:
 
 def _train(
     cfg: RunConfig,
-    data: ImageDataModule,
+    source: Source,
     choices: Choices,
     outcome: Outcome,
     watch: Watchers,
@@ -94,36 +110,90 @@ def _train(
     number = gpu.number if gpu is not None else None
     max_steps = outcome.request.max_steps
     assert max_steps is not None
-    trainer = make_trainer(cfg, max_steps, directory, title, watch, number)
+    slices, rates = _slices(source), rate_schedule(cfg, source.extent.sized)
+    own = cfg.names.optimizer == OWN
+    more: list[L.Callback] = [
+        CheckOptimizer((lambda found: outcome.add(**found._asdict())) if own else None)
+    ]
+    trainer = make_trainer(cfg, max_steps, directory, title, watch, rates, number, slices, more)
     device = trainer.strategy.root_device
     if device.type == "cuda":
         torch.cuda.set_device(device)  # else the first GPU, or that of the run before, is used
-    model = build_model(cfg, data, choices.micro_batch_size, device, job.sharing)
-    if cfg.compile is not None:
-        deterministic = bool(cfg.trainer.get("deterministic"))
-        took = outcome.recorder.leave_out
-        compile_net(model, cfg.compile, deterministic=deterministic, took=took)
+    model, slice_size = build_model(cfg, source, choices.micro_batch_size, device, job.sharing)
+    if isinstance(model, Classifier):
+        model.automatic_optimization = isinstance(watch.checkpoint, StepwiseCheckpoint)
+    if slices > 1 and not model.automatic_optimization:
+        reason = "under manual optimization the module itself decides what a step is; allowed: null"
+        raise ConfigError("micro_batch_size", slice_size, reason)
+    on_cpu = device.type == "cpu"
+    memory_kept = _memory_kept(model, source, job.sharing) if on_cpu else nullcontext()
+    _compile(cfg, model, outcome)
     device_name = provenance.device_name(device)
+    if checkpoint is not None:
+        threads = choices.threads
+        moved = provenance.machine_of_resumed(checkpoint.origin, checkpoint.steps, threads)
+        outcome.add(machine=moved)
     outcome.add(
-        micro_batch_size=model.micro_batch_size,
+        micro_batch_size=slice_size,
         device=device_name if gpu is None else f"{device_name}, {gpu.title}",
-        configuration=recorded(
-            cfg, threads=choices.threads, micro_batch_size=model.micro_batch_size
-        ),
+        configuration=recorded(cfg, threads=choices.threads, micro_batch_size=slice_size),
     )
     text = OmegaConf.to_yaml(OmegaConf.create(outcome.result.configuration))
     write_atomically(directory / store.CONFIG, text.encode())
     watch.checkpoint.origin = _origin(outcome.result, device_name)
-    _print_start(cfg, data, title, checkpoint, outcome.stored)
-    with freed_memory_kept() if device.type == "cpu" else nullcontext():
+    for line in schedule_lines(cfg, source.extent, max_steps):
+        print_line(f"{title}: {line}")
+    with memory_kept:
         resume = checkpoint.path if checkpoint is not None else None
-        trainer.fit(model, datamodule=data, ckpt_path=resume, weights_only=True)
-    ended = watch.stop.status or (
-        Status.INTERRUPTED if watch.signals.received else Status.EXHAUSTED
-    )
-    if ended in (Status.REACHED, Status.EXHAUSTED) and data.split.test is not None:
-        outcome.add(test_accuracy=_test(cfg, trainer, model, data))
+        trainer.fit(model, datamodule=source.datamodule, ckpt_path=resume, weights_only=True)
+    cut_off = watch.signals.received or trainer.global_step < max_steps  # by a callback
+    ended = watch.stop.status or (Status.INTERRUPTED if cut_off else Status.EXHAUSTED)
+    tested = source.has_test and isinstance(model, Classifier)
+    if tested and ended in (Status.REACHED, Status.EXHAUSTED):
+        outcome.add(test_accuracy_at_end=_test(cfg, trainer, model, source))
+    close_loggers(trainer)
     return ended
+
+
+def _compile(cfg: RunConfig, model: L.LightningModule, outcome: Outcome) -> None:
+    """Where that is asked for; the compiler's time is none of the training's."""
+    if cfg.compile is not None:
+        assert isinstance(model, Classifier)
+        deterministic = bool(cfg.trainer.get("deterministic"))
+        took = outcome.recorder.leave_out
+        compile_net(model, cfg.compile, deterministic=deterministic, took=took)
+
+
+def _memory_kept(
+    model: L.LightningModule, source: Source, sharing: int
+) -> AbstractContextManager[None]:
+    """What steps free is kept for the next ones, large blocks as well where memory allows."""
+    room, images = False, source.images
+    if images is not None and isinstance(model, Classifier):
+        batch_size = min(images.batch_size, images.train_size)
+        with torch.random.fork_rng(devices=[]), suppress(Exception):  # a net not to be measured
+            room = room_for_freed_blocks(model, images.image_shape, batch_size, sharing)
+    return freed_memory_kept(large_blocks=room)
+
+
+def _set_loop(source: Source, cfg: RunConfig, *, stepwise: bool) -> None:
+    """Have the images handed over as the loop takes them."""
+    if source.images is None or not stepwise:
+        return
+    slice_size = cfg.micro_batch_size
+    if slice_size == AUTO:
+        reason = "needs the fast loop; allowed here: null or a number"
+        raise ConfigError("micro_batch_size", slice_size, reason)
+    source.images.chunked, source.images.slice_size = False, slice_size
+
+
+def _slices(source: Source) -> int:
+    """In how many parts a batch is handed over."""
+    if source.loader is not None:
+        return source.loader.slices
+    assert source.images is not None
+    size, batch = source.images.slice_size, min(source.cfg.batch_size, source.extent.size)
+    return 1 if source.images.chunked or size is None else -(-batch // min(size, batch))
 
 
 def _origin(result: Result, device_name: str) -> dict[str, Any]:
@@ -133,13 +203,15 @@ def _origin(result: Result, device_name: str) -> dict[str, Any]:
         "threads": result.threads,
         "micro_batch_size": result.micro_batch_size,
         "device": device_name,
+        "machine": result.machine,
+        "processor": provenance.processor(),
         **result.versions,
     }
 
 
-def _test(cfg: RunConfig, trainer: L.Trainer, model: Classifier, data: ImageDataModule) -> float:
+def _test(cfg: RunConfig, trainer: L.Trainer, model: L.LightningModule, source: Source) -> float:
     with uncompiled(cfg.compile):
-        (tested,) = trainer.test(model, datamodule=data, verbose=False)
+        (tested,) = trainer.test(model, datamodule=source.datamodule, verbose=False)
     return tested["test_accuracy"]
 
 
@@ -158,6 +230,8 @@ def _failures_recorded(cfg: RunConfig, outcome: Outcome, signals: StopOnSignal) 
         if is_out_of_memory(error):
             advice = _memory_advice(cfg, signals.job)
             raise UserError(f"batch_size={cfg.batch_size}: {advice}") from error
+        if isinstance(error, MisconfigurationException):
+            raise UserError(" ".join(str(error).split())) from error
         if cfg.compile is not None and is_of_compiler(error):
             where = outcome.directory / store.ERROR
             reason = f"the net cannot be compiled here, see {where}; allowed: null"
@@ -167,10 +241,11 @@ def _failures_recorded(cfg: RunConfig, outcome: Outcome, signals: StopOnSignal) 
 
 def _print_start(
     cfg: RunConfig,
-    data: ImageDataModule,
+    source: Source,
     title: str,
     checkpoint: Checkpoint | None,
     stored: Run | None,
+    general: list[str],
 ) -> None:
     finished = stored is not None and stored.result.ended not in UNFINISHED
     why = "the stored losses end too soon to tell; " if finished else ""
@@ -179,20 +254,42 @@ def _print_start(
     elif finished:
         advice = "" if cfg.checkpoint.keep else " (checkpoint.keep=true keeps it)"
         print_line(f"{title}: {why}there is no checkpoint{advice}, so it is trained anew")
-    if rate := _rate_in_words(cfg, data.train_size):
-        print_line(f"{title}: {rate}")
+    if settings := _settings_in_words(cfg, source.extent.size):
+        print_line(f"{title}: {settings}")
+    if general:
+        print_line(f"{title}: general loop, one step per call: {'; '.join(general)}")
+    if limits := source.limits_of_restart:
+        print_line(f"{title}: {limits}")
 
 
-def _rate_in_words(cfg: RunConfig, data_size: int) -> str:
-    """The learning rate where it is not simply the optimizer's, else nothing."""
+def _settings_in_words(cfg: RunConfig, data_size: int) -> str:
+    """The optimizer's settings where they are not simply those given, else nothing."""
+    given, scaled = flatten(cfg.optimizer), flatten(cfg.optimizer_settings(data_size))
+    rules = {
+        "lr_scaling": cfg.lr_scaling,
+        "scaling_rule": cfg.scaling_rule,
+        "weight_decay_scaling": cfg.weight_decay_scaling,
+    }
+    set_rules = ", ".join(f"{key}={rule}" for key, rule in rules.items() if rule != "none")
+    moved = [f"{_said(key)} {_number(scaled[key])}" for key in given if scaled[key] != given[key]]
     words = []
-    if cfg.lr_scaling is not Scaling.NONE:
-        given = f"{cfg.optimizer['lr']:g} at b = {cfg.lr_reference_batch_size}"
-        lr = learning_rate(cfg, data_size)
-        words.append(f"learning rate {lr:g} by lr_scaling={cfg.lr_scaling}, {given}")
+    if set_rules:
+        at = f"{_number(given['lr'])} at b = {cfg.lr_reference_batch_size}"
+        found = ", ".join(moved) or "settings as given"
+        words.append(f"{found} by {set_rules}, {at}")
     if cfg.warmup_samples:
         words.append(f"learning rate rises over {cfg.warmup_samples:,} samples")
     return "; ".join(words)
+
+
+def _said(key: str) -> str:
+    return "learning rate" if key == "lr" else key.replace("_", " ")
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_number, value))}]"
+    return f"{value:g}"
 
 
 def _memory_advice(cfg: RunConfig, job: Job) -> str:

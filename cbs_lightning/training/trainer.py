@@ -3,25 +3,37 @@
 import logging
 import os
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import lightning as L
+from hydra.utils import instantiate
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.loggers import Logger, WandbLogger
 
 from cbs_lightning.callbacks import (
     FollowProgress,
+    FollowSchedule,
     Job,
     LogCurves,
+    StepwiseCheckpoint,
     StopAtThreshold,
     StopOnSignal,
+    SwitchWeights,
     TimedCheckpoint,
     TrajectoryRecorder,
+    WeighMicroBatches,
 )
 from cbs_lightning.callbacks.progress import PrintProgress, ProgressSink, ReportProgress
 from cbs_lightning.callbacks.progress_bar import ShowProgressBar
-from cbs_lightning.config.schema import RunConfig
+from cbs_lightning.config.identity import NEUTRAL, flatten
+from cbs_lightning.config.schema import RunConfig, recorded
 from cbs_lightning.console import in_terminal
+from cbs_lightning.errors import ConfigError
+from cbs_lightning.files import inside
+from cbs_lightning.optim.learning_rate import RateSchedule
 from cbs_lightning.results import store
 from cbs_lightning.results.checkpoints import DurableCheckpointIO
 from cbs_lightning.results.result import Request, Result
@@ -45,6 +57,7 @@ def watchers(
     directory: Path,
     *,
     save_last: bool,
+    stepwise: bool,
 ) -> Watchers:
     stop = StopAtThreshold(
         request.threshold,
@@ -53,9 +66,11 @@ def watchers(
         recorder=recorder,
         batch_size=blank.effective_batch_size,
         sfo_limit=signals.job.sfo_limit,
+        look_every=cfg.stop.look_every,
     )
     path, every_seconds = directory / store.CHECKPOINT, cfg.checkpoint.every_seconds
-    return Watchers(stop, signals, TimedCheckpoint(stop, signals, path, every_seconds, save_last))
+    kind = StepwiseCheckpoint if stepwise else TimedCheckpoint
+    return Watchers(stop, signals, kind(stop, signals, path, every_seconds, save_last))
 
 
 def make_trainer(
@@ -64,9 +79,15 @@ def make_trainer(
     directory: Path,
     title: str,
     watch: Watchers,
+    rates: RateSchedule,
     gpu: int | None,
+    slices: int = 1,
+    more: Sequence[L.Callback] = (),
 ) -> L.Trainer:
-    """`gpu` is torch's number of the one to train on; None: the device that comes first."""
+    """`gpu` is torch's number of the one to train on; None: the device that comes first.
+
+    `slices` of a batch are handed over one by one; 1: a batch, or a chunk of them, at a time.
+    """
     _quieten()
     stop = watch.stop
     assert stop.batch_size is not None
@@ -75,21 +96,30 @@ def make_trainer(
         stop.recorder,
         cfg.tensorboard.points,
         stop.batch_size,
-        cfg.warmup_samples,
+        rates,
     )
     progress = FollowProgress(stop, max_steps, _sinks(cfg, title, watch.signals.job))
+    # In this order: what is recorded is looked at, and what was found may be saved.
+    own = [
+        SwitchWeights(), stop.recorder, stop, curves, watch.signals, watch.checkpoint, progress,
+    ]  # fmt: skip
+    if slices > 1:
+        own.insert(0, WeighMicroBatches())
+    if isinstance(watch.checkpoint, StepwiseCheckpoint) and not rates.is_constant:
+        own.insert(0, FollowSchedule(rates, stop.recorder))
+    added = [*more, *_added_callbacks(cfg)]
     settings = cfg.trainer | ({} if gpu is None else {"devices": [gpu]})
     return L.Trainer(
         **settings,
         max_epochs=-1,
         max_steps=max_steps,
-        # In this order: what is recorded is looked at, and what was found may be saved.
-        callbacks=[stop.recorder, stop, curves, watch.signals, watch.checkpoint, progress],
+        callbacks=[*own, *added],
+        accumulate_grad_batches=slices,
         # Under SLURM, Lightning would look for checkpoints of its own, of whatever run.
         plugins=[DurableCheckpointIO(), LightningEnvironment()],
         default_root_dir=directory,
-        logger=False,
-        enable_checkpointing=False,
+        logger=_loggers(cfg, directory, title),
+        enable_checkpointing=any(isinstance(each, Checkpoint) for each in added),
         enable_progress_bar=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
@@ -97,9 +127,47 @@ def make_trainer(
     )
 
 
+def _added_callbacks(cfg: RunConfig) -> list[L.Callback]:
+    return [
+        instantiate({k: v for k, v in settings.items() if k != NEUTRAL}, _convert_="all")
+        for settings in cfg.callbacks.values()
+    ]
+
+
+def _loggers(cfg: RunConfig, directory: Path, title: str) -> list[Logger]:
+    """They write to folders of the run's directory, and are told what the run is."""
+    loggers = []
+    for name, settings in cfg.logger.items():
+        folder = inside(directory, name)
+        folder.mkdir(exist_ok=True)
+        where_null = {
+            "name": title, "run_name": title, "project": cfg.study, "experiment_name": cfg.study,
+            "tracking_uri": f"sqlite:///{folder.resolve() / 'mlflow.db'}",
+            "artifact_location": str(folder.resolve() / "artifacts"),
+        }  # fmt: skip
+        filled = {k: where_null.get(k) if v is None else v for k, v in settings.items()}
+        try:
+            logger: Logger = instantiate(filled, save_dir=str(folder), _convert_="all")
+            logger.log_hyperparams(flatten(recorded(cfg)))
+        except Exception as error:  # of a server that is not there, say
+            reason = " ".join(str(error.__cause__ or error).split())
+            raise ConfigError(f"logger.{name}", settings["_target_"], reason) from error
+        loggers.append(logger)
+    return loggers
+
+
+def close_loggers(trainer: L.Trainer) -> None:
+    """Lightning leaves a run of wandb's open, for what its process does next."""
+    for logger in trainer.loggers:
+        if isinstance(logger, WandbLogger):
+            logger.experiment.finish()
+
+
 def _quieten() -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    for pointless in (".*treespec.*", ".*`srun` command is available.*"):
+    # Which has the table of a profiler printed.
+    logging.getLogger("lightning.pytorch.profilers.profiler").setLevel(logging.INFO)
+    for pointless in (".*treespec.*", ".*`srun` command is available.*", ".*logging interval.*"):
         warnings.filterwarnings("ignore", module="lightning", message=pointless)
     # Lightning has torch ask NVIDIA's management library whether there is a GPU, and Adam asks at
     # every step: a fifth of a millisecond each, where the answer cannot change.

@@ -1,7 +1,7 @@
 """Steps, SFO and seconds against batch size; the first two are the paper's Figures 1 to 4."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import matplotlib as mpl
@@ -13,14 +13,24 @@ from matplotlib.patches import Patch
 from matplotlib.path import Path
 
 from cbs_lightning.analysis.curves import BatchSizePoint, Curve
-from cbs_lightning.analysis.recommendation import LEVEL
+from cbs_lightning.analysis.recommendation import (
+    FORMULA_FITS,
+    LEVEL,
+    Recommendation,
+    percent,
+    size_in_words,
+)
 from cbs_lightning.fit.likelihood import Floats
 from cbs_lightning.reporting.colors import colors_of
+from cbs_lightning.reporting.conditions import why_seconds_differ
+from cbs_lightning.reporting.figures.by_family import draw_families
 from cbs_lightning.reporting.figures.pattern import ROW_HEIGHT, draw_pattern, pattern_keys
+from cbs_lightning.reporting.figures.quantities import QUANTITIES, Quantity
 from cbs_lightning.reporting.figures.style import (
     DASHED,
     GRAY,
     HOLLOW,
+    MOST_UNREACHED_ROWS,
     PLOT_HEIGHT,
     STYLE,
     UNREACHED_ROW,
@@ -38,53 +48,17 @@ from cbs_lightning.reporting.figures.style import (
 from cbs_lightning.reporting.paper import PaperCell
 from cbs_lightning.results.result import Result
 
-
-@dataclass(frozen=True)
-class Quantity:
-    """What is drawn, whose least is marked, and how much of it a step is where theory says that.
-
-    `bound` is what a run that did not reach the threshold has cost.
-    """
-
-    title: str
-    value: Callable[[BatchSizePoint | Result], float | None]
-    bound: Callable[[Result], float]
-    marked: Callable[[Curve], BatchSizePoint | None]
-    mark_label: str
-    per_step: Callable[[Floats], Floats] | None = None
-
-
+RANGE_MARGIN = 1.15  # by which a range is drawn beyond its batch sizes, to be seen if it is one
+RANGE_ALPHA, PREDICTION_ALPHA, BAND_ALPHA = 0.05, 0.08, 0.2
+RANGE_ROW = 0.03  # of the axes' height, for the bar of a range
+THICK_BAR, THIN_BAR = 3.2, 1.3  # points
 # An arrow upwards, whose foot is at the value.
 ARROW = Path(
     [(-0.3, 0), (0.3, 0), (0, 0), (0, 1), (-0.3, 0.6), (0, 1), (0.3, 0.6)],
     [Path.MOVETO, Path.LINETO, Path.MOVETO, Path.LINETO, Path.MOVETO, Path.LINETO, Path.LINETO],
 )
+MOST_TOGETHER = 9  # curves in one pair of axes
 ABANDONED: dict[str, Any] = {"marker": ARROW, "ms": 16, "mew": 1.0, "mfc": "none"}
-QUANTITIES = {
-    "sfo": Quantity(
-        "SFO complexity K·b",
-        lambda item: item.sfo,
-        lambda run: run.sfo_answered,
-        lambda curve: curve.best,
-        "least SFO",
-        lambda sizes: sizes,
-    ),
-    "steps": Quantity(
-        "Steps K",
-        lambda item: item.steps,
-        lambda run: run.steps_answered,
-        lambda curve: curve.best,
-        "least SFO",
-        np.ones_like,
-    ),
-    "seconds": Quantity(
-        "Seconds of training",
-        lambda item: item.seconds,
-        lambda run: run.seconds,
-        lambda curve: curve.fastest,
-        "fastest of those run",
-    ),
-}
 
 
 def draw(
@@ -92,9 +66,19 @@ def draw(
     study_curves: list[Curve],
     name: str,
     paper: dict[str, list[PaperCell]] | None = None,
+    found: Sequence[Recommendation] = (),
 ) -> Figure:
-    """One quantity against batch size, all curves together; `paper` is drawn as a strip below."""
+    """One quantity against batch size, all curves together.
+
+    `paper` is drawn as a strip below, and of `found`, the answers, the ranges. More than
+    `MOST_TOGETHER` curves are in a panel per family of optimizers, without these.
+    """
     quantity = QUANTITIES[name]
+    if name == "seconds" and (reason := why_seconds_differ(_runs(study_curves))):
+        quantity = replace(quantity, caveat=reason, marked=lambda _: None)
+    if len(study_curves) > MOST_TOGETHER:
+        return draw_families(_title(study, study_curves), study_curves, quantity)
+    ranges = _ranges(study_curves, found) if quantity.per_step is not None else []
     with mpl.rc_context(STYLE):
         markers = markers_of((curve.variant, curve.optimizer) for curve in study_curves)
         colors = colors_of(curve.optimizer for curve in study_curves)
@@ -109,27 +93,26 @@ def draw(
         for curve in study_curves:
             _draw_curve(axes, curve, quantity, markers[curve.variant], colors[curve.optimizer])
             _draw_abandoned(axes, curve, quantity, colors[curve.optimizer])
-        missed = [curve for curve in study_curves if curve.unreached]
-        alike = len({curve.optimizer for curve in missed}) < len(missed)
-        for row, curve in enumerate(missed):
-            sizes_missed = [point.batch_size for point in curve.unreached]
-            label = shorten(curve.variant, 24) if alike else ""
-            draw_unreached(axes, sizes_missed, row, colors[curve.optimizer], label)
-        if missed:
-            draw_band(axes, UNREACHED_ROW * len(missed) + 0.01)
+        _draw_unreached(axes, study_curves, colors)
+        _draw_ranges(axes, ranges, colors)
         first = study_curves[0] if study_curves else None
         axes.set_ylabel(quantity.title + (f" to loss ≤ {first.threshold:g}" if first else ""))
         axes.set_title(_title(study, study_curves), loc="left")
         names = _names(study_curves, quantity, markers, colors)
-        keys = _keys(study_curves, quantity)
+        keys = [*_keys(study_curves, quantity), *_range_keys(ranges)]
         for strip_axes in below:
             draw_pattern(strip_axes, study_curves, paper or {}, colors)
             set_batch_sizes(strip_axes, sizes)
             axes.tick_params(labelbottom=False)
             keys += pattern_keys()
         (below or [axes])[0].set_xlabel("Batch size b")
-        add_legend(figure, (names, 1), (keys, 2))
+        notes = [key(quantity.caveat, ls="none")] if quantity.caveat else []
+        add_legend(figure, (names, 1), (keys, 2), (notes, 1))
     return figure
+
+
+def _runs(study_curves: list[Curve]) -> list[Result]:
+    return [run for curve in study_curves for point in curve.points for run in point.runs]
 
 
 def _draw_curve(axes: Axes, curve: Curve, quantity: Quantity, marker: str, color: str) -> None:
@@ -144,7 +127,7 @@ def _draw_curve(axes: Axes, curve: Curve, quantity: Quantity, marker: str, color
         color=color,
         marker=marker,
         markersize=3.8,
-        ls="none" if fitted else "-",
+        ls="none" if fitted or quantity.caveat else "-",
         zorder=3,
     )
     for point, found in reached:
@@ -189,27 +172,64 @@ def _draw_seeds(
 
 
 def _draw_fit(axes: Axes, curve: Curve, per_step: Callable[[Floats], Floats], color: str) -> bool:
-    """The best form's curve with its band, and b* with its interval; False where there is none."""
-    comparison = curve.comparison
-    best = comparison.shown
-    if best is None:
+    """The curve with its two bands, and b* with its interval; False where there is none."""
+    if not curve.is_fitted:
         return False
+    comparison = curve.comparison
     asked = [point.batch_size for point in curve.points if point.reached]
     grid = np.geomspace(min(asked), max(asked), 200)
     sizes = np.minimum(grid, curve.data_size)  # as they were: at most the whole data set
-    axes.plot(grid, best.steps(sizes) * per_step(sizes), color=color, lw=1.0, zorder=2.5)
-    if (band := best.band(sizes, LEVEL)) is not None:
+    axes.plot(grid, comparison.steps(sizes) * per_step(sizes), color=color, lw=1.0, zorder=2.5)
+    bands = (comparison.prediction_band(sizes, LEVEL), comparison.band(sizes, LEVEL))
+    for band, alpha in zip(bands, (PREDICTION_ALPHA, BAND_ALPHA), strict=True):
+        assert band is not None
         low, high = (np.minimum(edge, 1e300) * per_step(sizes) for edge in band)
-        axes.fill_between(grid, low, high, color=color, alpha=0.15, lw=0, zorder=1.5)
-    critical, interval = comparison.critical_batch, best.interval(LEVEL)
-    if critical is not None and interval is not None:
-        height = best.steps(critical) * per_step(np.array(critical))
-        left, right = axes.get_xlim()
-        ends = np.clip(interval, left, right)
+        axes.fill_between(grid, low, high, color=color, alpha=alpha, lw=0, zorder=1.5)
+    if (critical := comparison.critical_batch) is not None:
+        height = comparison.steps(critical) * per_step(np.array(critical))
+        ends = np.clip(comparison.interval(LEVEL), *axes.get_xlim())
         axes.plot(ends, [height] * 2, color=color, lw=2.6, alpha=0.55, zorder=3.6)
         look: dict[str, Any] = {"mec": "white", "mew": 0.6, "zorder": 4.5}
         axes.plot(critical, height, color=color, marker="D", ms=4.6, **look)
     return True
+
+
+def _draw_ranges(axes: Axes, found: list[Recommendation], colors: dict[str, str]) -> None:
+    """Where batch sizes cost little more than the least: shaded, and as a bar at the bottom.
+
+    A wider range is a thin bar with what it costs beside it."""
+    place: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "zorder": 2.2}
+    for row, one in enumerate(found):
+        color, height = colors[one.optimizer], RANGE_ROW * (row + 0.5)
+        for cheap, width in ((one.wider_range, THIN_BAR), (one.range, THICK_BAR)):
+            if cheap is None:
+                continue
+            ends = cheap.low / RANGE_MARGIN, cheap.high * RANGE_MARGIN
+            axes.plot(ends, [height] * 2, color=color, lw=width, solid_capstyle="butt", **place)
+            axes.axvspan(*ends, color=color, alpha=RANGE_ALPHA, lw=0, zorder=0.5)
+            if cheap is one.wider_range:
+                look: dict[str, Any] = {"fontsize": 5, "color": color, "va": "center", **place}
+                axes.text(ends[1] * 1.04, height, percent(cheap.within), **look)
+
+
+def _draw_unreached(axes: Axes, study_curves: list[Curve], colors: dict[str, str]) -> None:
+    """A row of crosses for each curve with batch sizes that did not reach the threshold."""
+    missed = [curve for curve in study_curves if curve.unreached]
+    if not missed:
+        return
+    alike = len({curve.optimizer for curve in missed}) < len(missed)
+    last = MOST_UNREACHED_ROWS - 1
+    for row, curve in enumerate(missed):
+        label = shorten(curve.variant, 24) if alike and row <= last else ""
+        if row == last and len(missed) > MOST_UNREACHED_ROWS:
+            label = f"{len(missed) - last} others"
+        sizes = [point.batch_size for point in curve.unreached]
+        draw_unreached(axes, sizes, min(row, last), colors[curve.optimizer], label)
+    draw_band(axes, UNREACHED_ROW * _unreached_rows(study_curves) + 0.01)
+
+
+def _unreached_rows(study_curves: list[Curve]) -> int:
+    return min(sum(bool(curve.unreached) for curve in study_curves), MOST_UNREACHED_ROWS)
 
 
 def _draw_abandoned(axes: Axes, curve: Curve, quantity: Quantity, color: str) -> None:
@@ -229,7 +249,7 @@ def _set_values(axes: Axes, study_curves: list[Curve], quantity: Quantity) -> No
     ]
     given_up = [run for curve in study_curves for point in curve.points for run in point.abandoned]
     values += [quantity.bound(run) for run in given_up]
-    rows_of_unreached = sum(bool(curve.unreached) for curve in study_curves)
+    rows_of_unreached = _unreached_rows(study_curves)
     axes.set_yscale("log", base=2)
     if not values:
         axes.set_yticks([], minor=False)
@@ -256,15 +276,33 @@ def _names(
 ) -> list[Line2D]:
     handles = []
     fitted = quantity.per_step is not None
+    empty = [curve for curve in study_curves if quantity.marked(curve) is None]
+    folded = empty if len(empty) > MOST_UNREACHED_ROWS else []
     for curve in study_curves:
+        if curve in folded:
+            continue
         marked = quantity.marked(curve)
-        note = f": {quantity.mark_label} at b = {marked.batch_size}" if marked else ": no minimum"
-        critical = curve.comparison.critical_batch if fitted else None
-        note += f", fitted b* = {critical:.3g}" if critical is not None else ""
+        note = "" if quantity.caveat else ": no minimum"
+        if marked is not None:
+            note = f": {quantity.mark_label} at b = {marked.batch_size}"
+        elif len(curve.points) == 1:
+            note = f": only b = {curve.points[0].batch_size}"
+        note += _note(curve) if fitted and curve.is_fitted else ""
         color, marker = colors[curve.optimizer], markers[curve.variant]
-        name = shorten(curve.variant, 62 - len(note))
-        handles.append(key(name + note, color=color, marker=marker, ms=3.8))
+        name = shorten(curve.variant, max(62 - len(note), 12))
+        line = "none" if quantity.caveat else "-"
+        handles.append(key(name + note, color=color, marker=marker, ms=3.8, ls=line))
+    if folded:
+        handles.append(key(f"{len(folded)} others: no minimum", ls="none"))
     return handles
+
+
+def _note(curve: Curve) -> str:
+    """What the curves say of b*, and whether a formula is among them."""
+    critical, chance = curve.comparison.critical_batch, curve.comparison.probability
+    text = f", b* = {size_in_words(critical)}" if critical is not None else ", no b*"
+    no_formula = curve.comparison.formula_probability < FORMULA_FITS
+    return f"{text} (P = {chance:.2f}{', no formula' if no_formula else ''})"
 
 
 def _keys(study_curves: list[Curve], quantity: Quantity) -> list[Line2D | Patch]:
@@ -276,10 +314,14 @@ def _keys(study_curves: list[Curve], quantity: Quantity) -> list[Line2D | Patch]
         handles.append(key(quantity.mark_label, ls="none", marker="*", ms=8))
     if fitted and any(curve.best for curve in study_curves):
         handles.append(key("perfect scaling", lw=0.8, ls=DASHED))
-    if fitted and any(curve.comparison.shown for curve in study_curves):
-        handles.append(Patch(facecolor=GRAY, alpha=0.25, label=f"fit, {LEVEL:.0%} band"))
-    if fitted and any(curve.comparison.critical_batch for curve in study_curves):
-        handles.append(key(f"fitted b*, {LEVEL:.0%} interval", marker="D", ms=4.2, lw=2.6))
+    if fitted and any(curve.is_fitted for curve in study_curves):
+        band = f"curve: {percent(LEVEL)} band"
+        handles.append(Patch(facecolor=GRAY, alpha=2 * BAND_ALPHA, label=band))
+        further = f"one more run: {percent(LEVEL)} band"
+        handles.append(Patch(facecolor=GRAY, alpha=2 * PREDICTION_ALPHA, label=further))
+        handles.append(key("P: of an interior minimum", ls="none"))
+    if fitted and any(c.is_fitted and c.comparison.critical_batch for c in study_curves):
+        handles.append(key(f"b*, {percent(LEVEL)} interval", marker="D", ms=4.2, lw=2.6))
     if any(curve.unreached for curve in study_curves):
         handles.append(key("threshold not reached", ls="none", marker="x", ms=4.5))
     if any(point.abandoned for curve in study_curves for point in curve.points):
@@ -287,6 +329,20 @@ def _keys(study_curves: list[Curve], quantity: Quantity) -> list[Line2D | Patch]
     if any(point.sliced and point.reached for curve in study_curves for point in curve.points):
         handles.append(key("in slices, seen by BatchNorm", ls="none", marker="o", **HOLLOW))
     return handles
+
+
+def _ranges(study_curves: list[Curve], found: Sequence[Recommendation]) -> list[Recommendation]:
+    """The answers for those of these curves that have several batch sizes and a range."""
+    variants = {curve.variant for curve in study_curves if len(curve.points) > 1}
+    return [one for one in found if one.variant in variants and one.range is not None]
+
+
+def _range_keys(found: list[Recommendation]) -> list[Line2D]:
+    """Every range with what it stands for."""
+    shares = sorted({one.range.within for one in found if one.range is not None})
+    keys = [key(f"at most {percent(share)} more gradients", lw=THICK_BAR) for share in shares]
+    wider = any(one.wider_range for one in found)
+    return [*keys, *([key("at most so many more", lw=THIN_BAR)] if wider else [])]
 
 
 def _title(study: str, study_curves: list[Curve]) -> str:

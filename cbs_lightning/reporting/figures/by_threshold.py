@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from cbs_lightning.analysis.recommendation import LEVEL
+from cbs_lightning.analysis.recommendation import LEVEL, percent
 from cbs_lightning.analysis.thresholds import AcrossThresholds
 from cbs_lightning.console import count_of
 from cbs_lightning.reporting.colors import colors_of
@@ -27,6 +27,7 @@ from cbs_lightning.reporting.figures.style import (
     shorten,
 )
 
+RANGE_MARGIN = 1.1  # by which a range is drawn beyond its batch sizes, to be seen if it is one
 SPREAD = 0.015  # of the axis between variants, so that their intervals can be told apart
 
 
@@ -82,13 +83,14 @@ def _draw_variant(
     line: dict[str, Any] = {"color": color, "solid_capstyle": "butt"}
     for found in variant.at:
         x = found.threshold * shift
-        for interval, width in ((found.interval, 0.9), (found.fits[0].interval, 3.2)):
-            if interval is not None and (width < 1 or found.critical_batch is not None):
-                ends = np.clip(interval, bottom, top)
-                axes.plot([x, x], ends, lw=width, alpha=1 if width < 1 else 0.4, **line)
-                for end, given, arrow in zip(ends, interval, "v^", strict=True):
-                    if width < 1 and end != given:  # open
-                        axes.plot(x, end, color=color, marker=arrow, ms=4, clip_on=False)
+        ends = np.clip(found.interval, bottom, top)
+        axes.plot([x, x], ends, lw=0.9, **line)
+        for end, given, arrow in zip(ends, found.interval, "v^", strict=True):
+            if end != given:  # open
+                axes.plot(x, end, color=color, marker=arrow, ms=4, clip_on=False)
+        if found.range is not None:
+            cheap = found.range.low / RANGE_MARGIN, found.range.high * RANGE_MARGIN
+            axes.plot([x, x], cheap, lw=3.2, alpha=0.4, **line)
         if found.critical_batch is not None:
             axes.plot(x, found.critical_batch, color=color, marker="D", ms=3.8, zorder=4)
     measured = [
@@ -112,18 +114,16 @@ def _size_range(variants: list[AcrossThresholds]) -> tuple[float, float]:
 
 
 def _keys(variants: list[AcrossThresholds], with_theory: bool) -> list[Line2D]:
-    handles = []
-    label = f"least SFO of those run, {LEVEL:.0%} interval"
-    handles.append(key(label, marker="o", lw=0.9, **HOLLOW))
-    if any(found.critical_batch for variant in variants for found in variant.at):
-        label = f"fitted b*, {LEVEL:.0%} interval"
-        handles.append(key(label, marker="D", ms=3.8, lw=3.2))
+    handles = [key("least SFO of those run", marker="o", lw=0.9, **HOLLOW)]
+    shares = {found.range.within for variant in variants for found in variant.at if found.range}
+    handles += [key(f"at most {percent(share)} more gradients", lw=3.2) for share in shares]
+    handles.append(key(f"b*, {percent(LEVEL)} interval", marker="D", ms=3.8, lw=0.9))
     if any(_open(found.interval) for variant in variants for found in variant.at):
-        handles.append(key("open: nothing was run beyond", marker="v", ms=4, lw=0.9))
+        handles.append(key("open: b* may lie beyond those run", marker="v", ms=4, lw=0.9))
     if with_theory:
         handles.append(key("theorem, all thresholds together", lw=0.9, ls=DASHED))
     return handles
 
 
-def _open(interval: tuple[float, float] | None) -> bool:
-    return interval is not None and (interval[0] == 0 or math.isinf(interval[1]))
+def _open(interval: tuple[float, float]) -> bool:
+    return interval[0] == 0 or math.isinf(interval[1])

@@ -47,6 +47,7 @@ UNDATED = {"png": ["Software"], "pdf": ["CreationDate", "Producer", "Creator"]} 
 WIDTH, FULL_WIDTH, PLOT_HEIGHT, LEGEND_ROW_HEIGHT = 3.6, 7.2, 2.6, 0.143
 LONGEST_NAME = 28  # characters of a study or a variant that are shown
 UNREACHED_ROW = 0.045  # of the axes' height, at their top
+MOST_UNREACHED_ROWS = 6  # of variants; the rest share the last
 
 
 def shorten(name: str, longest: int = LONGEST_NAME) -> str:
@@ -64,6 +65,7 @@ def key(label: str, **look: Any) -> Line2D:
 
 def add_legend(figure: Figure, *groups: tuple[Sequence[Line2D | Patch], int]) -> None:
     """Below everything, for which the figure grows; every group has its number of columns."""
+    groups = tuple(group for group in groups if group[0])
     rows = [-(-len(handles) // columns) for handles, columns in groups]
     width, height = figure.get_size_inches()
     room = LEGEND_ROW_HEIGHT * sum(rows) + 0.05
@@ -132,20 +134,27 @@ def set_plain_log(axes: Axes, low: float, high: float, band: float = 0.0) -> Non
 
 def set_round_ticks(axis: mpl.axis.Axis, low: float, high: float) -> None:
     """Set as many round ticks as have room; a label takes up to an eighth of the axis."""
-    for digits in ((1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
+    choices = ((1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9), (1, 1.5, 2, 3, 4, 6, 8), (1, 2, 3, 5, 7))
+    for digits in (*choices, (1, 2, 5), (1, 3), (1,)):
         ticks = [d * 10.0**e for e in range(-6, 12) for d in digits if low <= d * 10.0**e <= high]
         if len(ticks) < 2 or np.diff(np.log(ticks)).min() >= np.log(high / low) / 8:
             break
     axis.set_major_locator(FixedLocator(ticks[:: 1 + len(ticks) // 7]))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,g}" if y < 1e6 else f"{y:.0e}"))
+    axis.set_major_formatter(FuncFormatter(lambda y, _: round_number(y)))
 
 
-def write_figure(figure: Figure, stem: Path) -> list[Path]:
+def round_number(value: float) -> str:
+    """A tick's label, in full below a million: 0.5, 20,000, 1.5M."""
+    return f"{value:,g}" if value < 1e6 else f"{value / 1e6:,g}M"
+
+
+def write_figure(figure: Figure, stem: Path, forms: Sequence[str] = tuple(UNDATED)) -> list[Path]:
     """Write a figure as PNG and PDF; the same figure gives the same bytes."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     paths = []
-    for form, undated in UNDATED.items():
+    for form in forms:
+        undated = UNDATED[form]
         picture = BytesIO()
         with mpl.rc_context(STYLE):
             figure.savefig(picture, format=form, metadata=dict.fromkeys(undated))

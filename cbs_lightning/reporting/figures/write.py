@@ -9,14 +9,16 @@ from matplotlib.figure import Figure
 from cbs_lightning.analysis.hyperparameters import by_optimizer
 from cbs_lightning.analysis.study import Study
 from cbs_lightning.files import file_names, inside, remove_scratch, write_atomically
+from cbs_lightning.reporting.conditions import describe_conditions
 from cbs_lightning.reporting.figures.beside_paper import draw_beside_paper
-from cbs_lightning.reporting.figures.by_batch_size import QUANTITIES, draw
+from cbs_lightning.reporting.figures.by_batch_size import draw
 from cbs_lightning.reporting.figures.by_hyperparameter import draw_by_hyperparameter
 from cbs_lightning.reporting.figures.by_threshold import draw_by_threshold
 from cbs_lightning.reporting.figures.contact_sheet import write_contact_sheet
 from cbs_lightning.reporting.figures.losses import draw_losses
 from cbs_lightning.reporting.figures.lr_scaling import draw_lr_scaling
-from cbs_lightning.reporting.figures.style import write_figure
+from cbs_lightning.reporting.figures.quantities import QUANTITIES
+from cbs_lightning.reporting.figures.style import STYLE, write_figure
 from cbs_lightning.reporting.figures.tradeoff import draw_tradeoff
 from cbs_lightning.reporting.paper import paper_cells
 from cbs_lightning.reporting.tables import table_rows
@@ -70,14 +72,27 @@ def listed(manifest: Path) -> set[str]:
 
 
 def figures_of(study: Study) -> Iterator[tuple[str, Figure]]:
-    """Draw the study's figures one by one, the most telling first, with their names."""
+    """Draw the study's figures one by one, the most telling first, with their names.
+
+    Where runs were not all made alike, the captions say so.
+    """
+    note = describe_conditions(study.answers)
+    for name, figure in _figures_of(study):
+        if note:
+            first = figure.axes[0]
+            title = f"{first.get_title(loc='left')}\n{note}"
+            first.set_title(title, loc="left", fontsize=STYLE["axes.titlesize"])
+        yield name, figure
+
+
+def _figures_of(study: Study) -> Iterator[tuple[str, Figure]]:
     names = _names(study)
     paper = paper_cells(study.name)
     found: dict[str, Figure | None] = {}
     if study.over_batch_sizes:
         for name in QUANTITIES:
             cells = paper if name != "seconds" else None
-            yield name, draw(study.name, study.curves, name, cells)
+            yield name, draw(study.name, study.curves, name, cells, study.recommendations)
         found["tradeoff"] = draw_tradeoff(study.name, study.curves, study.recommendations)
     for compared in study.lr_comparisons:
         name = names[f"lr_scaling_{compared.variant}"]

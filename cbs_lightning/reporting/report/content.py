@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter, defaultdict
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,14 @@ import numpy as np
 from cbs_lightning.analysis.curves import Curve
 from cbs_lightning.analysis.loss_curves import LossCurve, loss_curve
 from cbs_lightning.analysis.recommend import recommend
-from cbs_lightning.analysis.recommendation import LEVEL
+from cbs_lightning.analysis.recommendation import LEVEL, FittedForm, Recommendation
 from cbs_lightning.analysis.study import Study
 from cbs_lightning.config.identity import flatten
 from cbs_lightning.console import count_of
 from cbs_lightning.fit.curve_fit import Fit
+from cbs_lightning.fit.likelihood import Floats
 from cbs_lightning.reporting.colors import colors_of, marks_of
+from cbs_lightning.reporting.conditions import describe_conditions, made_on
 from cbs_lightning.reporting.tables import table_rows
 from cbs_lightning.results.result import Result, Run, answer
 from cbs_lightning.results.trajectory import RuleName
@@ -34,6 +36,7 @@ def content(study: Study) -> dict[str, Any]:
     return {
         "study": study.name,
         "asked": _choice(study.request.rule, study.request.threshold),
+        "window": study.request.window,
         "level": LEVEL,
         "data_size": max(run.result.data_size for run in study.runs),
         "variants": [
@@ -67,7 +70,7 @@ def _run(study: Study, run: Run, variants: list[str]) -> dict[str, Any]:
         "epochs_run": _round(result.epochs_run),
         "seconds_per_step": _round(result.seconds_per_step),
         "test_accuracy": _round(result.test_accuracy),
-        "device": result.device,
+        "device": made_on(result) if describe_conditions(study.answers) else result.device,
         "losses": {
             rule: _losses(
                 loss_curve(run, answer(result, run.trajectory, replace(request, rule=rule)))
@@ -91,7 +94,11 @@ def _choices(study: Study) -> list[dict[str, Any]]:
         own = (rule, threshold) == (study.request.rule, study.request.threshold)
         untold = [] if own else [run.variant for run in answers if run.status is None]
         own_curves = study.curves_by_request.get((rule, threshold), [])
-        says = [_says(curve) for curve in own_curves if curve.variant not in untold]
+        says = [
+            _says(curve, _answer(study, curve, own))
+            for curve in own_curves
+            if curve.variant not in untold
+        ]
         for variant, missing in Counter(untold).items():
             runs = sum(run.variant == variant for run in answers)
             says.append(_cannot_say(variant, missing, runs, threshold))
@@ -107,54 +114,88 @@ def _choices(study: Study) -> list[dict[str, Any]]:
     return found
 
 
+def _answer(study: Study, curve: Curve, own: bool) -> Recommendation:
+    """The study's own answer where it is one; others are not asked which batch size decides."""
+    if own:
+        return study.recommendations[study.curves.index(curve)]
+    return recommend(curve, study.question.within, leverage=False)
+
+
 def _cannot_say(variant: str, missing: int, runs: int, threshold: float) -> dict[str, Any]:
     """What is said of a variant some of whose runs stopped too soon; the rest would mislead."""
     stopped = f"{missing} of {count_of(runs, 'run')} stopped before {threshold:g} could be told"
     told = f"{variant}: {stopped}. Run again with stop.loss={threshold:g} to know."
-    nothing = dict.fromkeys(("least", "fastest", "critical_batch"))
-    return {"variant": variant, "told": [told], "shown": False, "forms": [], **nothing}
+    nothing = dict.fromkeys(("least", "fastest", "critical_batch", "interval", "curve"))
+    return {"variant": variant, "told": [told], "ranges": [], "forms": [], **nothing}
 
 
-def _says(curve: Curve) -> dict[str, Any]:
-    """The answer of one variant, and the forms fitted to it."""
-    found = recommend(curve)
+def _says(curve: Curve, found: Recommendation) -> dict[str, Any]:
+    """The answer of one variant, the curve behind it, and the forms fitted to it."""
     return {
         "variant": curve.variant,
         "told": found.summary_lines(),
         "least": found.least_sfo.batch_size if found.least_sfo else None,
         "fastest": found.fastest.batch_size if found.fastest else None,
+        "ranges": [
+            asdict(cheap)
+            for cheap in (found.range, found.wider_range)
+            if cheap is not None and len(found.batch_sizes) > 1
+        ],
         "critical_batch": _round(found.critical_batch),
-        "shown": curve.comparison.shown is not None,
+        "interval": _ends(found.interval),
+        "probability": _round(found.probability),
+        "formula": _round(found.formula_probability),
+        "curve": _curve(curve),
         "forms": [
             {
                 "model": form.model,
                 "critical_batch": _round(form.critical_batch),
                 "interval": _ends(form.interval),
-                "aicc": _round(form.aicc),
                 "rms": _round(form.rms_log_error),
-                "reason": form.reason,
-                **_fitted_line(curve, curve.comparison.by_name(form.model)),
+                "reason": _to_mind(form),
+                **_form_line(curve, curve.comparison.by_name(form.model)),
             }
             for form in found.fits
         ],
     }
 
 
-def _fitted_line(curve: Curve, fitted: Fit) -> dict[str, Any]:
-    asked = [point.batch_size for point in curve.points if point.reached]
-    if len(set(asked)) < 2 or math.isnan(fitted.A):
+def _to_mind(form: FittedForm) -> str:
+    misses = "misses batch sizes by more than their seeds scatter" if form.misses else ""
+    return "; ".join(filter(None, (misses, form.reason)))
+
+
+def _curve(curve: Curve) -> dict[str, list[float | None]] | None:
+    """K of the curve, its band and that of one more run; None where there are too few runs."""
+    if not curve.is_fitted:
+        return None
+    grid, sizes = _drawn_sizes(curve)
+    found = curve.comparison
+    values = {"b": grid, "steps": found.steps(sizes)}
+    bands = {"": found.band(sizes, LEVEL), "further_": found.prediction_band(sizes, LEVEL)}
+    for name, band in bands.items():
+        assert band is not None
+        values |= {f"{name}low": band[0], f"{name}high": band[1]}
+    return {name: _rounded(own) for name, own in values.items()}
+
+
+def _form_line(curve: Curve, fitted: Fit) -> dict[str, list[float | None]]:
+    if not curve.is_fitted or math.isnan(fitted.A):
         return {}
+    grid, sizes = _drawn_sizes(curve)
+    return {"b": _rounded(grid), "steps": _rounded(fitted.steps(sizes))}
+
+
+def _drawn_sizes(curve: Curve) -> tuple[Floats, Floats]:
+    """Batch sizes over which a curve is drawn, as asked for and as they were."""
+    asked = [point.batch_size for point in curve.points if point.reached]
     grid = np.geomspace(min(asked), max(asked), DRAWN_AT)
-    sizes = np.minimum(grid, curve.data_size)
-    low, high = None, None
-    if fitted is curve.comparison.shown and (band := fitted.band(sizes, LEVEL)) is not None:
-        low, high = (np.minimum(edge, HIGHEST) for edge in band)
-    values = {"b": grid, "steps": fitted.steps(sizes), "low": low, "high": high}
-    return {
-        name: [_round(float(value)) for value in np.atleast_1d(found)]
-        for name, found in values.items()
-        if found is not None
-    }
+    return grid, np.minimum(grid, curve.data_size)
+
+
+def _rounded(values: float | Floats) -> list[float | None]:
+    """At most `HIGHEST`, since an infinite one could not be drawn."""
+    return [_round(float(value)) for value in np.minimum(values, HIGHEST)]
 
 
 def _paper(study: Study) -> list[dict[str, Any]]:

@@ -8,6 +8,8 @@ const PLOTS = {
   "plot-loss": { title: lossTitle, draw: losses, tools: lossTools },
 };
 
+const FEWEST_TO_FILTER = 4; // variants
+
 function showPlot(id) {
   const { title, draw, tools } = PLOTS[id];
   const figure = document.getElementById(id);
@@ -61,23 +63,37 @@ function options(pairs, selected, choose) {
   return select;
 }
 
+/** Variants without an answer are folded: there may be many of them. */
 function showAnswers() {
-  const items = chosen().says.map((says) => {
-    const variant = study.variants.findIndex((v) => v.name === says.variant);
+  const shownOnes = chosen().says.filter((says) => !isHidden(variantOf(says)));
+  const item = (says) => {
     const [first, ...others] = says.told.map((line) => line.trim());
-    const item = element("li", {}, element("strong", { textContent: first }),
+    const made = element("li", {}, element("strong", { textContent: first }),
       ...others.map((line) => element("p", { textContent: line })));
-    item.style.setProperty("--color", color(variant));
-    return item;
-  });
-  document.getElementById("answers").replaceChildren(...items);
+    made.style.setProperty("--color", color(variantOf(says)));
+    return made;
+  };
+  const without = shownOnes.filter((says) => says.least === null);
+  document.getElementById("answers").replaceChildren(...shownOnes.filter((says) => says.least !== null).map(item));
+  const folded = document.getElementById("unanswered");
+  folded.hidden = !without.length;
+  folded.querySelector("summary").textContent = unanswered(without.map((says) => says.variant));
+  folded.querySelector("ul").replaceChildren(...without.map(item));
+  const over = state.rule === "epoch" ? "" : ` over ${number(study.window)} samples`;
   const count = `${number(study.runs.length)} ${study.runs.length === 1 ? "run" : "runs"}`;
   document.getElementById("asked").textContent =
-    `loss <= ${state.threshold} by rule ${state.rule}, ${count}`;
+    `loss <= ${state.threshold} by rule ${state.rule}${over}, ${count}`;
+}
+
+function unanswered(names) {
+  const some = names.slice(0, 5).join(", ") + (names.length > 5 ? ", …" : "");
+  return `${names.length} ${names.length === 1 ? "variant" : "variants"} without an answer: ${some}`;
 }
 
 function showLegend() {
-  const buttons = study.variants.map((variant, i) => {
+  const listed = d3.range(study.variants.length).filter(matches);
+  const buttons = listed.map((i) => {
+    const variant = study.variants[i];
     const button = element("button", { type: "button", ariaPressed: String(!state.hidden.has(i)) },
       legendSymbol(i), element("span", { textContent: variant.name }));
     button.style.setProperty("--color", color(i));
@@ -85,7 +101,7 @@ function showLegend() {
       if (!state.hidden.delete(i)) state.hidden.add(i);
       showLegend();
       showChoice();
-      document.querySelectorAll("#legend button")[i].focus();
+      document.querySelectorAll("#legend button")[listed.indexOf(i)].focus();
     });
     return button;
   });
@@ -112,6 +128,9 @@ function showControls() {
   threshold.onchange = () => { state.threshold = Number(threshold.value); showChoice(); };
   const all = document.getElementById("all-forms");
   all.onchange = () => { state.allForms = all.checked; showPlots(); };
+  const variants = document.getElementById("variants");
+  document.getElementById("variants-label").hidden = study.variants.length < FEWEST_TO_FILTER;
+  variants.oninput = () => { state.variants = variants.value; showLegend(); showChoice(); };
   const filter = document.getElementById("filter");
   filter.oninput = () => { state.filter = filter.value; showRuns(); };
   document.getElementById("controls").onsubmit = (event) => event.preventDefault();
@@ -151,7 +170,7 @@ for (const id of Object.keys(PLOTS)) {
 }
 
 addEventListener("beforeprint", () => {
-  document.querySelector("details").open = true;
+  document.querySelectorAll("details").forEach((folded) => { folded.open = true; });
 });
 showTheme();
 showControls();

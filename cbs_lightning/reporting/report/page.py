@@ -6,7 +6,8 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from cbs_lightning.analysis.study import Study, read
+from cbs_lightning.analysis.recommendation import Recommendation, percent
+from cbs_lightning.analysis.study import USUAL, Question, Study, read
 from cbs_lightning.console import count_of, visible
 from cbs_lightning.files import remove_scratch, write_atomically
 from cbs_lightning.reporting.report.content import content
@@ -17,9 +18,9 @@ LIBRARIES = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
 SCRIPTS = ("state.js", "plots.js", "tables.js", "page.js")
 
 
-def write_report(directory: Path) -> list[str]:
+def write_report(directory: Path, question: Question = USUAL) -> list[str]:
     """Write a study's report; return the lines that tell of it."""
-    study, lines = read(directory)
+    study, lines = read(directory, question)
     return lines if study is None else [*lines, f"{study.name}: {write_page(study)}"]
 
 
@@ -34,11 +35,17 @@ def write_page(study: Study) -> Path:
 
 def page(study: Study) -> str:
     values = json.dumps(content(study), separators=(",", ":"), allow_nan=False)
+    told = [found for found in study.recommendations if found.least_sfo is not None]
+    untold = [found for found in study.recommendations if found.least_sfo is None]
     return Template(_part("page.html")).substitute(
         title=_text(f"{study.name}: which batch size?"),
         study=_text(study.name),
         asked=_text(f"{study.request_in_words}, {count_of(len(study.runs), 'run')}"),
-        answers="\n".join(_answer(found.summary_lines()) for found in study.recommendations),
+        within=_text(percent(study.question.within)),
+        answers=_answers(told),
+        unanswered=_answers(untold),
+        unanswered_summary=_text(_unanswered([found.variant for found in untold])),
+        no_unanswered="" if untold else " hidden",
         style=_part("page.css"),
         libraries="\n".join(_part(name) for name in LIBRARIES),
         script="\n".join(_part(name) for name in SCRIPTS),
@@ -46,10 +53,19 @@ def page(study: Study) -> str:
     )
 
 
-def _answer(lines: list[str]) -> str:
-    """An item of the list of answers, as the page's script writes it, for readers without one."""
-    first, *others = (_text(line.strip()) for line in lines)
-    return f"<li><strong>{first}</strong>{''.join(f'<p>{line}</p>' for line in others)}</li>"
+def _answers(recommendations: list[Recommendation]) -> str:
+    """Items of a list of answers, as the page's script writes them, for readers without one."""
+    items = []
+    for found in recommendations:
+        first, *others = (_text(line.strip()) for line in found.summary_lines())
+        more = "".join(f"<p>{line}</p>" for line in others)
+        items.append(f"<li><strong>{first}</strong>{more}</li>")
+    return "\n".join(items)
+
+
+def _unanswered(variants: list[str]) -> str:
+    some = ", ".join(variants[:5]) + (", …" if len(variants) > 5 else "")
+    return f"{count_of(len(variants), 'variant')} without an answer: {some}"
 
 
 def _text(text: str) -> str:

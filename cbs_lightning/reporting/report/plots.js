@@ -2,7 +2,8 @@
 // Plots of the chosen answers. Everything is drawn anew when a choice or the width changes.
 
 const symbol = (variant) => SYMBOLS[study.variants[variant].mark % SYMBOLS.length];
-const DASHES = { nested: null, iiduka: "6 3", mccandlish: "2 3" };
+const DASHES = { nested: "10 3", iiduka: "6 3", mccandlish: "2 3" };
+const RANGE_MARGIN = 1.15; // by which a range is drawn beyond its batch sizes, to be seen if it is one
 /** A batch is at most the whole data set. */
 const whole = (b) => Math.min(b, study.data_size);
 const QUANTITIES = {
@@ -10,6 +11,8 @@ const QUANTITIES = {
   steps: { title: "Steps K", perStep: () => 1, mark: "least", cost: (run) => run.steps_run },
   seconds: { title: "Seconds of training", perStep: null, mark: "fastest", cost: (run) => run.seconds },
 };
+
+const MOST_ROWS = 6; // of variants with unreached runs; the rest share the last
 
 const superscript = (n) => [...String(n)].map((c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c])).join("");
 const powerOfTwo = (value) => `2${superscript(Math.round(Math.log2(value)))}`;
@@ -54,14 +57,16 @@ function againstBatchSize(key, width, pointed) {
   if (!reached.length && !missed.length && !abandoned.length) return null;
   const sizes = answered().map((run) => run.batch_size);
   const rows = [...new Set(missed.map((run) => run.variant))];
+  const rowOf = (variant) => Math.min(rows.indexOf(variant), MOST_ROWS - 1);
+  const height = Math.min(rows.length, MOST_ROWS);
   const marks = [];
   for (const says of chosen().says) {
-    const variant = study.variants.findIndex((v) => v.name === says.variant);
-    if (state.hidden.has(variant)) continue;
+    const variant = variantOf(says);
+    if (isHidden(variant)) continue;
     const paint = color(variant);
-    if (perStep) marks.push(...fitted(says, perStep, paint));
+    if (perStep) marks.push(...cheapRanges(says, paint), ...fitted(says, perStep, paint));
     const own = points(runs, key).filter((p) => p.variant === variant);
-    const joined = !perStep || !says.shown;
+    const joined = !perStep || !says.curve;
     if (joined) marks.push(Plot.line(own, { x: "batch_size", y: "value", stroke: paint, strokeWidth: 1.5 }));
     marks.push(
       Plot.link(own.filter((p) => p.high > p.low), { x: "batch_size", y1: "low", y2: "high", stroke: paint }),
@@ -90,9 +95,9 @@ function againstBatchSize(key, width, pointed) {
     }),
     tip(abandoned, { x: "batch_size", y: "value" }),
   );
-  rows.forEach((variant, row) => {
+  rows.forEach((variant) => {
     const own = missed.filter((run) => run.variant === variant);
-    const place = { x: "batch_size", frameAnchor: "top", dy: above(rows.length - 1 - row) };
+    const place = { x: "batch_size", frameAnchor: "top", dy: above(height - 1 - rowOf(variant)) };
     marks.push(
       Plot.dot(own, { ...place, symbol: "times", r: 4, stroke: color(variant), strokeWidth: 2 }),
       tip(own, { ...place, anchor: "top" }, 8),
@@ -101,7 +106,7 @@ function againstBatchSize(key, width, pointed) {
   const all = [...seeds, ...abandoned, ...missed];
   const at = pointed === undefined ? null : all[pointed % all.length];
   if (at) {
-    const top = { x: "batch_size", frameAnchor: "top", dy: above(rows.length - 1 - rows.indexOf(at.variant)) };
+    const top = { x: "batch_size", frameAnchor: "top", dy: above(height - 1 - rowOf(at.variant)) };
     const place = at.value ? { x: "batch_size", y: "value" } : top;
     marks.push(Plot.dot([at], { ...place, r: 8, stroke: "var(--ink)", strokeWidth: 2 }));
   }
@@ -110,12 +115,12 @@ function againstBatchSize(key, width, pointed) {
   const domain = padded(drawn.length ? d3.extent(drawn, (run) => run.value) : [1, 2]);
   const plot = Plot.plot({
     ...common(width, `${title} against batch size`),
-    marginTop: 20 - above(rows.length),
+    marginTop: 20 - above(height),
     x: { type: "log", base: 2, label: "Batch size b", domain: across, ticks: powers(across, width / 42), tickFormat: powerOfTwo, grid: true, tickSize: 0 },
     y: { type: "log", label: null, domain, grid: true, tickSize: 0, ...ticks(drawn.length ? domain : null, perStep) },
     color: { type: "identity" },
     marks: [
-      rows.length ? Plot.text(["not reached"], { frameAnchor: "top-left", dy: above(rows.length) - 6, fill: "var(--faint)" }) : null,
+      rows.length ? Plot.text(["not reached"], { frameAnchor: "top-left", dy: above(height) - 6, fill: "var(--faint)" }) : null,
       ...marks,
     ],
   });
@@ -124,31 +129,35 @@ function againstBatchSize(key, width, pointed) {
 
 const padded = ([low, high]) => [low / 1.25, high * 1.25];
 
-/** The best form's curve with its band and b*, or all forms. */
+/** The batch sizes that cost little more than the least, shaded over the height of the plot. */
+function cheapRanges({ ranges }, paint) {
+  return ranges.map(({ low, high }) =>
+    Plot.rectX([{ x1: low / RANGE_MARGIN, x2: high * RANGE_MARGIN }], { x1: "x1", x2: "x2", fill: paint, fillOpacity: 0.08, clip: true, className: "range" }));
+}
+
+/** The curve with its two bands and b*; all named forms where they are asked for. */
 function fitted(says, perStep, paint) {
   const marks = [];
-  const forms = state.allForms ? says.forms : says.forms.slice(0, says.shown ? 1 : 0);
-  for (const form of forms) {
-    if (!form.b || form.b.length < 2) continue;
-    const line = form.b.map((b, i) => ({
-      b, y: form.steps[i] && form.steps[i] * perStep(b),
-      low: form.low && form.low[i] * perStep(b), high: form.high && form.high[i] * perStep(b),
-    }));
-    if (form.low) {
-      const band = line.filter((p) => p.low && p.high);
-      marks.push(Plot.areaY(band, { x: "b", y1: "low", y2: "high", fill: paint, fillOpacity: 0.15, clip: true }));
+  const { curve } = says;
+  const scaled = (line, key) => line.b.map((b, i) => ({ b, y: line[key][i] && line[key][i] * perStep(b) }));
+  if (curve) {
+    for (const [band, fillOpacity] of [["further_", 0.1], ["", 0.2]]) {
+      const area = curve.b.map((b, i) => ({ b, low: curve[`${band}low`][i] * perStep(b), high: curve[`${band}high`][i] * perStep(b) }));
+      marks.push(Plot.areaY(area, { x: "b", y1: "low", y2: "high", fill: paint, fillOpacity, clip: true }));
     }
-    marks.push(Plot.line(line, {
-      x: "b", y: "y", stroke: paint, strokeWidth: 1.4, clip: true,
-      strokeDasharray: state.allForms ? DASHES[form.model] : null,
+    marks.push(Plot.line(scaled(curve, "steps"), { x: "b", y: "y", stroke: paint, strokeWidth: 1.4, clip: true }));
+  }
+  for (const form of state.allForms ? says.forms : []) {
+    if (!form.b) continue;
+    marks.push(Plot.line(scaled(form, "steps"), {
+      x: "b", y: "y", stroke: paint, strokeWidth: 1.2, clip: true, strokeDasharray: DASHES[form.model],
     }));
   }
-  const best = says.forms[0];
-  if (says.critical_batch && best.interval && best.b) {
-    const i = d3.minIndex(best.b, (b) => Math.abs(Math.log(b / says.critical_batch)));
-    const y = best.steps[i] * perStep(says.critical_batch);
-    const [low, high] = best.interval;
-    const place = { x: says.critical_batch, y, low: low ?? best.b[0], high: high ?? best.b.at(-1) };
+  if (says.critical_batch && curve) {
+    const i = d3.minIndex(curve.b, (b) => Math.abs(Math.log(b / says.critical_batch)));
+    const y = curve.steps[i] * perStep(says.critical_batch);
+    const [low, high] = says.interval;
+    const place = { x: says.critical_batch, y, low: low ?? curve.b[0], high: high ?? curve.b.at(-1) };
     marks.push(
       Plot.link([place], { x1: "low", x2: "high", y: "y", stroke: paint, strokeWidth: 5, strokeOpacity: 0.45, clip: true }),
       Plot.dot([place], { x: "x", y: "y", symbol: "diamond", r: 5.5, fill: paint, stroke: "var(--paper)" }),
@@ -197,8 +206,8 @@ function losses(width, pointed) {
 
 /** The optimizer whose losses are shown: the chosen one, or the first that is not hidden. */
 function lossVariant() {
-  if (!state.hidden.has(state.lossVariant)) return state.lossVariant;
-  const visible = study.variants.findIndex((_, i) => !state.hidden.has(i));
+  if (!isHidden(state.lossVariant)) return state.lossVariant;
+  const visible = study.variants.findIndex((_, i) => !isHidden(i));
   return visible < 0 ? state.lossVariant : visible;
 }
 

@@ -10,7 +10,8 @@ const state = {
   lossVariant: 0,
   lossBy: "sfo",
   sort: { key: null, descending: false },
-  filter: "",
+  filter: "", // of the table of runs
+  variants: "", // of the variants
   pointed: new Map(), // by plot: which of its marks the arrow keys are at
 };
 // Of the variants of one optimizer; a star is the least SFO, a diamond the fitted b*.
@@ -37,7 +38,15 @@ function answered() {
   }));
 }
 
-const shown = () => answered().filter((run) => !state.hidden.has(run.variant));
+/** Whether a variant has all the words that are asked for, in any order. */
+function matches(variant) {
+  const name = study.variants[variant].name.toLowerCase();
+  return state.variants.toLowerCase().split(/\s+/).every((word) => name.includes(word));
+}
+const isHidden = (variant) => state.hidden.has(variant) || !matches(variant);
+const variantOf = (says) => study.variants.findIndex((v) => v.name === says.variant);
+
+const shown = () => answered().filter((run) => !isHidden(run.variant));
 
 /** One point a variant and batch size: the median of the runs that reached, as in the figures. */
 function points(runs, key) {

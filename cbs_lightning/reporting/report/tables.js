@@ -55,20 +55,26 @@ function status(run) {
   return element("span", { className: run.status === "reached" ? "reached" : "missed", textContent: text });
 }
 
+function allForms({ probability, formula }) {
+  const minimum = `interior minimum with probability ${number(probability, 2)}`;
+  return formula === null ? minimum : `${minimum}, a formula with ${number(formula, 2)}`;
+}
+
 function showForms() {
   const rows = chosen().says.flatMap((says) => {
-    const variant = study.variants.findIndex((v) => v.name === says.variant);
-    if (state.hidden.has(variant)) return [];
-    const fits = says.forms.filter((form) => form.b);
-    return (fits.length ? says.forms : says.forms.slice(-1)).map((form, i) => ({ ...form, variant, name: says.variant, className: says.shown && !i ? "best" : "" }));
+    const variant = variantOf(says);
+    if (isHidden(variant)) return [];
+    if (!says.forms.length) return [];
+    const all = { model: "all that the runs leave possible", critical_batch: says.critical_batch, interval: says.interval, rms: null, className: "best", reason: allForms(says) };
+    const fits = says.forms.some((form) => form.b) ? says.forms : [];
+    return [all, ...fits].map((row) => ({ ...row, variant, name: says.variant }));
   });
   fillTable(document.getElementById("forms"), [
     { title: "optimizer", show: (row) => named(row.variant, row.name) },
-    { title: "form", show: (row) => row.model },
+    { title: "curve", show: (row) => row.model },
     { title: "b*", className: "number", show: (row) => number(row.critical_batch, 3) },
-    { title: `${100 * study.level}% interval`, show: (row) => span(row.interval) },
+    { title: `${100 * study.level} % interval`, show: (row) => span(row.interval) },
     { title: "RMS of log K", className: "number", show: (row) => number(row.rms, 2) },
-    { title: "AICc", className: "number", show: (row) => number(row.aicc, 4) },
     { title: "to mind", className: "wide", show: (row) => row.reason },
   ], rows);
 }

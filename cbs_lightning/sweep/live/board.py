@@ -1,7 +1,6 @@
 """A sweep's board: every job reports how far it is, in a file that any process can read."""
 
 import json
-import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -61,7 +60,8 @@ class Board:
     def __init__(self, directory: Path, *, beside_table: bool = True) -> None:
         self.directory = directory
         self.beside_table = beside_table
-        self._read: dict[str, tuple[tuple[int, int], JobState]] = {}
+        self._states: dict[Path, JobState] = {}
+        self._versions: dict[Path, tuple[int, int]] = {}
         self._lines_read = 0  # bytes that were read
 
     def plan(self, jobs: Sequence[JobState]) -> None:
@@ -75,12 +75,14 @@ class Board:
 
     def jobs(self) -> list[JobState]:
         """All jobs in their order; only files that changed since the last call are read."""
-        with suppress(OSError), os.scandir(self.directory) as entries:
-            for entry in entries:
-                if entry.name.endswith(".json"):
-                    with suppress(OSError, ValueError):
-                        self._look_at(entry)
-        return sorted((state for _, state in self._read.values()), key=lambda state: state.job)
+        for path in self.directory.glob("*.json"):
+            with suppress(OSError, ValueError):
+                stat = path.stat()
+                version = (stat.st_ino, stat.st_mtime_ns)
+                if self._versions.get(path) != version:
+                    self._states[path] = _parsed(path.read_bytes())
+                    self._versions[path] = version
+        return sorted(self._states.values(), key=lambda state: state.job)
 
     @property
     def lines(self) -> Path:
@@ -106,12 +108,6 @@ class Board:
                 return lines.decode(errors="replace").split("\n")
         return []
 
-    def _look_at(self, entry: os.DirEntry[str]) -> None:
-        stat = entry.stat()
-        version = (stat.st_ino, stat.st_mtime_ns)
-        if entry.name not in self._read or self._read[entry.name][0] != version:
-            self._read[entry.name] = version, _parsed(Path(entry.path).read_bytes())
-
     def _path(self, job: int) -> Path:
         return self.directory / f"{job}.json"
 
@@ -125,10 +121,9 @@ class Board:
 
 
 def _parsed(content: bytes) -> JobState:
-    values = json.loads(content)
-    status = values.pop("status")
-    phase = Phase(values.pop("phase"))
-    return JobState(**values, phase=phase, status=Status(status) if status else None)
+    state = JobState(**json.loads(content))
+    status = Status(state.status) if state.status else None
+    return replace(state, phase=Phase(state.phase), status=status)
 
 
 class Lines(TextIOBase):

@@ -4,21 +4,23 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
-from rich.cells import set_cell_size
-from rich.console import Console
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.control import Control
 from rich.live import Live
-from rich.segment import ControlType
+from rich.measure import Measurement
+from rich.progress_bar import ProgressBar
+from rich.segment import ControlType, Segment, SegmentLines
+from rich.table import Column, Table
 from rich.text import Text
 
-from cbs_lightning.console import count_of, duration, visible
+from cbs_lightning.console import count_of, duration, epoch_of, visible
 from cbs_lightning.results.result import Status
 from cbs_lightning.sweep.live.board import Board, JobState, Phase
-from cbs_lightning.sweep.live.time_left import sweep_seconds_left
+from cbs_lightning.sweep.live.time_left import TimeLeft, time_left
 
 UNKNOWN = "…"
 NOT_REACHED = "not reached"
@@ -29,73 +31,65 @@ OUTCOMES = {
     "interrupted": "yellow",
     "failed": "red",
 }
-SHORTEST_BAR, LONGEST_BAR = 6, 24
-GAP = "  "
 LINES_BESIDE_ROWS = 6
+NARROWEST_WITH_BAR, WIDEST = 80, 120
+SHORTEST_BAR = 6
 
 
-@contextmanager
-def live_table(board: Board, workers: int, started: float) -> Iterator["LiveTable"]:
-    """While inside, the terminal is the table's, and whatever is printed appears above it."""
-    board.go_live()
-    # Named, since jobs in this process put another file in the place of sys.stdout.
-    console = Console(file=sys.stdout, highlight=False)
-    table = LiveTable(board, workers, started, console)
-    try:
-        with table.live:
-            yield table
-    finally:
-        table.print_lines()
+class LiveTable(Live):
+    """While it is shown the terminal is its, and whatever is printed appears above it."""
 
-
-class LiveTable:
-    def __init__(self, board: Board, workers: int, started: float, console: Console) -> None:
+    def __init__(
+        self, board: Board, workers: int, started: float, console: Console | None = None
+    ) -> None:
+        # Named, since jobs in this process put another file in the place of sys.stdout.
+        console = console or Console(file=sys.stdout, highlight=False)
+        super().__init__(console=console, auto_refresh=False, transient=True)
         self.board = board
         self.workers = workers
         self.started = started
-        self.live = Live(console=console, auto_refresh=False, transient=True)
-        self._lines: list[Text] = []  # that are shown
+        self._widths: list[int] = []  # of the lines that are shown
+        board.go_live()
 
     def show(self, jobs: Sequence[JobState]) -> None:
-        width, height = self.live.console.size
-        self._erase_wrapped(width)
-        text = draw(jobs, self.workers, time.time() - self.started, width, height)
-        self.live.update(text, refresh=True)
-        self._lines = list(text.split(allow_blank=True))
-        self.print_lines()
+        self._erase_wrapped()
+        drawn = draw(jobs, self.workers, time.time() - self.started, *self.console.size)
+        lines = self.console.render_lines(drawn, pad=False)
+        self.update(SegmentLines(lines, new_lines=True), refresh=True)
+        self._widths = [Segment.get_line_length(line) for line in lines]
+        self._print_lines()
 
-    def print_lines(self) -> None:
+    def stop(self) -> None:
+        super().stop()
+        self._print_lines()
+
+    def _print_lines(self) -> None:
         if lines := self.board.new_lines():
-            self.live.console.print(Text("\n".join(map(visible, lines))), soft_wrap=True)
+            self.console.print(Text("\n".join(map(visible, lines))), soft_wrap=True)
 
-    def _erase_wrapped(self, width: int) -> None:
+    def _erase_wrapped(self) -> None:
         """What is shown takes more lines since the terminal got narrower, which rich ignores."""
-        more = sum(max(0, line.cell_len - 1) // width for line in self._lines)
-        if more:
-            up = [(ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)] * more
-            self.live.console.control(Control(*up))
-            self._lines = []
+        more = sum(max(0, width - 1) // self.console.width for width in self._widths)
+        up = [(ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)] * more
+        self.console.control(Control(*up))
 
 
-def draw(jobs: Sequence[JobState], workers: int, elapsed: float, width: int, height: int) -> Text:
-    """All that is shown, in fewer than `height` lines of `width`.
-
-    It is a text, not rich's table, which takes the interpreter five times as long: a job of a
-    serial sweep trains in the same process.
-    """
+def draw(jobs: Sequence[JobState], workers: int, elapsed: float, width: int, height: int) -> Group:
+    """All that is shown, in fewer than `height` lines of `width`."""
     # Half of the terminal is left to what jobs print, unless there are many running.
     running = sum(job.phase is Phase.RUNNING for job in jobs)
     most = min(height - 1, max(height // 2, running + LINES_BESIDE_ROWS))
-    lines = [_counts(jobs), _times(jobs, workers, elapsed)]
-    if jobs and most > LINES_BESIDE_ROWS:
-        layout = Layout.fitting(jobs, width)
-        rows = [layout.row(job) for job in rows_shown(jobs, most - LINES_BESIDE_ROWS)]
-        header = layout.header()
-        rule = Text("─" * len(header), style="dim")
-        lines = [Text(), header, rule, *rows, Text(), *lines]
+    left, sweep_left = time_left(jobs, workers)
+    part = jobs[0].part if jobs else "sweep"
+    times = f"{duration(elapsed)} so far · {sweep_left or f'{UNKNOWN} left'} for the {part}"
+    lines = [Text.from_markup(line) for line in (_counts(jobs), times)]
     for line in lines:
         line.truncate(width, overflow="ellipsis")
-    return Text("\n").join(lines)
+    if not jobs or most <= LINES_BESIDE_ROWS:
+        return Group(*lines)
+    rows = rows_shown(jobs, most - LINES_BESIDE_ROWS)
+    several_seeds = len({job.seed for job in jobs}) > 1
+    return Group("", _table(rows, left, several_seeds, width), "", *lines)
 
 
 def rows_shown(jobs: Sequence[JobState], most: int) -> list[JobState]:
@@ -111,89 +105,67 @@ def rows_shown(jobs: Sequence[JobState], most: int) -> list[JobState]:
     return sorted(shown, key=lambda job: job.job)
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Widths of the columns; a seed's is 0 where all jobs have the same."""
+def _table(
+    rows: Sequence[JobState], left: Mapping[int, TimeLeft], several_seeds: bool, width: int
+) -> Table:
+    number = partial(Column, justify="right", no_wrap=True)
+    text = partial(Column, no_wrap=True)
+    has_bar = width >= NARROWEST_WITH_BAR
+    epochs, bars, losses = zip(*map(_way, rows), strict=True)
+    columns: list[tuple[Column, Sequence[RenderableType]]] = [
+        (number("job"), [str(job.job) for job in rows]),
+        (Column("optimizer"), [Name(visible(job.variant)) for job in rows]),
+        (number("b"), [str(job.batch_size) for job in rows]),
+        (number("seed"), [str(job.seed) for job in rows] if several_seeds else []),
+        (text("epoch", min_width=len("12.3 of 200")), epochs),
+        (Column(width=SHORTEST_BAR, ratio=1), bars if has_bar else []),
+        (text("loss → threshold" if has_bar else "loss"), losses),
+        (text("left", min_width=len("interrupted")), [_state(job, left) for job in rows]),
+    ]
+    columns = [(column, cells) for column, cells in columns if cells]
+    table = Table(
+        *(column for column, _ in columns),
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        width=min(width, WIDEST),
+    )
+    for job, *cells in zip(rows, *(cells for _, cells in columns), strict=True):
+        table.add_row(*cells, style="dim" if job.phase is Phase.WAITING else "")
+    return table
 
-    job: int
-    variant: int
-    batch_size: int
-    seed: int
-    bar: int
-    threshold: int
-    epoch: int = len("12.3 of 200")
-    loss: int = len("0.00123")
-    left: int = len("interrupted")
 
-    @classmethod
-    def fitting(cls, jobs: Sequence[JobState], width: int) -> "Layout":
-        """The variants and the bar share what the numbers leave."""
-        several_seeds = len({job.seed for job in jobs}) > 1
-        layout = cls(
-            job=max(len("job"), len(str(len(jobs)))),
-            variant=0,
-            batch_size=max(len(str(job.batch_size)) for job in jobs),
-            seed=max(len("seed"), *(len(str(job.seed)) for job in jobs)) if several_seeds else 0,
-            bar=0,
-            threshold=max(len(f"{job.threshold:g}") for job in jobs),
-        )
-        room = width - len(layout.header())
-        longest = max(len("optimizer"), *(len(visible(job.variant)) for job in jobs))
-        shortest_bar = SHORTEST_BAR if room >= SHORTEST_BAR + len("optimizer") else 0
-        variant = max(1, min(longest, room - shortest_bar))
-        return replace(layout, variant=variant, bar=max(0, min(LONGEST_BAR, room - variant)))
+class Name:
+    """In one line, as wide as its column."""
 
-    @property
-    def _loss_width(self) -> int:
-        return self.bar + len(" ") + self.loss + len(" → ") + self.threshold
+    def __init__(self, text: str) -> None:
+        self.text = text
 
-    def header(self) -> Text:
-        loss = Text(set_cell_size("loss → threshold" if self.bar else "loss", self._loss_width))
-        left = Text(set_cell_size("left", self.left))
-        return self._line("job", "optimizer", "b", "seed", "epoch", loss, left, "bold")
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, len(self.text))
 
-    def row(self, job: JobState) -> Text:
-        return self._line(
-            str(job.job),
-            shortened(visible(job.variant), self.variant),
-            str(job.batch_size),
-            str(job.seed),
-            _epoch(job),
-            self._loss(job),
-            _left(job),
-            "dim" if job.phase is Phase.WAITING else "",
-        )
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        yield Text(shortened(self.text, options.max_width), no_wrap=True)
 
-    def _line(
-        self,
-        job: str,
-        variant: str,
-        batch_size: str,
-        seed: str,
-        epoch: str,
-        loss: Text,
-        left: Text,
-        style: str,
-    ) -> Text:
-        cells = [
-            f"{job:>{self.job}}",
-            set_cell_size(variant, self.variant),
-            f"{batch_size:>{self.batch_size}}",
-            *([f"{seed:>{self.seed}}"] if self.seed else []),
-            f"{epoch:<{self.epoch}}",
-        ]
-        return Text.assemble(GAP.join(cells), GAP, loss, GAP, left, style=style)
 
-    def _loss(self, job: JobState) -> Text:
-        if job.phase is Phase.WAITING:
-            return Text(" " * self._loss_width)
-        filled = round(bar_share(job) * self.bar)
-        loss = f"{job.loss:.3g}" if job.loss is not None else UNKNOWN
-        return Text.assemble(
-            ("━" * filled, _style(job)),
-            ("─" * (self.bar - filled), "dim"),
-            f" {loss:>{self.loss}} → {job.threshold:<{self.threshold}g}",
-        )
+def shortened(text: str, width: int) -> str:
+    """With the middle left out: variants differ at their end."""
+    if len(text) <= width:
+        return text
+    tail = (width - 1) * 2 // 3
+    return text[: width - 1 - tail] + UNKNOWN + text[len(text) - tail :]
+
+
+def _way(job: JobState) -> tuple[str, RenderableType, str]:
+    """To the end of the budget and to the threshold, if the job has begun."""
+    if job.phase is Phase.WAITING:
+        return "", "", ""
+    epoch = epoch_of(job.steps, job.max_steps, job.steps_per_epoch).removeprefix("epoch ")
+    style = _style(job)
+    drawn = ProgressBar(1, bar_share(job), complete_style=style, finished_style=style)
+    loss = f"{job.loss:.3g}" if job.loss is not None else UNKNOWN
+    return epoch, drawn, f"{loss:>7} → {job.threshold:g}"
 
 
 def bar_share(job: JobState) -> float:
@@ -206,27 +178,13 @@ def bar_share(job: JobState) -> float:
     return math.log(first / loss) / math.log(first / job.threshold)
 
 
-def shortened(text: str, width: int) -> str:
-    """With the middle left out: variants differ at their end."""
-    if len(text) <= width:
-        return text
-    tail = (width - 1) * 2 // 3
-    return text[: width - 1 - tail] + UNKNOWN + text[len(text) - tail :]
-
-
-def _epoch(job: JobState) -> str:
-    if job.phase is Phase.WAITING or not job.steps_per_epoch:
-        return ""
-    epoch = f"{job.steps / job.steps_per_epoch:.1f}"
-    return f"{epoch} of {job.max_steps / job.steps_per_epoch:.4g}" if job.max_steps else epoch
-
-
-def _left(job: JobState) -> Text:
+def _state(job: JobState, times_left: Mapping[int, TimeLeft]) -> str:
     if job.phase is Phase.FINISHED:
-        return Text(str(job.status), style=_style(job))
+        return f"[{_style(job)}]{job.status}[/]"
     if job.phase is Phase.WAITING or job.max_steps is None:
-        return Text("waiting" if job.phase is Phase.WAITING else "starting")
-    return Text(f"≤ {duration(job.seconds_left)}" if job.seconds_left is not None else UNKNOWN)
+        return "waiting" if job.phase is Phase.WAITING else "starting"
+    left = times_left.get(job.job)
+    return f"{'≤' if left.at_most else '≈'} {duration(left.seconds)}" if left else UNKNOWN
 
 
 def _outcome(job: JobState) -> str:
@@ -234,23 +192,14 @@ def _outcome(job: JobState) -> str:
 
 
 def _style(job: JobState) -> str:
-    return OUTCOMES[_outcome(job)] if job.phase is Phase.FINISHED else ""
+    return OUTCOMES[_outcome(job)] if job.phase is Phase.FINISHED else "none"
 
 
-def _counts(jobs: Sequence[JobState]) -> Text:
+def _counts(jobs: Sequence[JobState]) -> str:
     finished = [job for job in jobs if job.phase is Phase.FINISHED]
     counts = Counter(map(_outcome, finished))
-    parts = [Text(f"{len(finished)} of {count_of(len(jobs), 'job')} done")]
-    for outcome, style in OUTCOMES.items():
-        if counts[outcome]:
-            parts.append(Text(f"{counts[outcome]} {outcome}", style=style))
+    parts = [f"{len(finished)} of {count_of(len(jobs), 'job')} done"]
+    parts += [f"[{OUTCOMES[each]}]{counts[each]} {each}[/]" for each in OUTCOMES if counts[each]]
     if known := sum(job.known for job in finished):
-        parts.append(Text(f"{known} known already", style="dim"))
-    return Text(" · ").join(parts)
-
-
-def _times(jobs: Sequence[JobState], workers: int, elapsed: float) -> Text:
-    left = sweep_seconds_left(jobs, workers)
-    about = f"about {duration(left)}" if left is not None else UNKNOWN
-    part = jobs[0].part if jobs else "sweep"
-    return Text(f"{duration(elapsed)} so far · {about} left for the {part}")
+        parts.append(f"[dim]{known} known already[/]")
+    return " · ".join(parts)

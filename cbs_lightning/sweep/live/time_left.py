@@ -1,58 +1,65 @@
-"""How long a sweep still takes, by what its finished jobs took."""
+"""How long the runs of a sweep and the sweep itself still take, in numbers that agree."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
+from cbs_lightning.console import duration
 from cbs_lightning.results.result import UNFINISHED
 from cbs_lightning.sweep.live.board import JobState, Phase
 
 
-def sweep_seconds_left(jobs: Sequence[JobState], workers: int) -> float | None:
-    """About; None where nothing is known to tell it by.
+@dataclass(frozen=True)
+class TimeLeft:
+    seconds: float
+    at_most: bool  # to the end of a budget; else by what similar jobs took
+
+    def __str__(self) -> str:
+        return f"{'at most' if self.at_most else 'about'} {duration(self.seconds)} left"
+
+
+def time_left(
+    jobs: Sequence[JobState], workers: int
+) -> tuple[dict[int, TimeLeft], TimeLeft | None]:
+    """For each job that has not finished, by its number, and for all: never less than for one.
 
     A job takes as long as the finished ones of its variant with the nearest batch size, or of all
     variants where its own has none. A running one that has taken longer already, or has no such
-    example, takes at most the rest of its budget.
+    example, takes at most the rest of its budget. What nothing is known about is left out, and
+    then the time for all is None.
     """
-    examples = [job for job in jobs if _is_example(job)]
-    expected: dict[tuple[str, int], float | None] = {}
-    left = []
-    for job in jobs:
-        if job.phase is Phase.FINISHED:
-            continue
-        kind = (job.variant, job.batch_size)
-        if kind not in expected:
-            expected[kind] = _expected_seconds(*kind, examples)
-        seconds = _seconds_left(job, expected[kind])
-        if seconds is None:
-            return None
-        left.append(seconds)
-    return max(sum(left) / workers, *left) if left else 0.0
-
-
-def _is_example(job: JobState) -> bool:
-    return job.phase is Phase.FINISHED and not job.known and job.status not in UNFINISHED
+    examples = [
+        job
+        for job in jobs
+        if job.phase is Phase.FINISHED and not job.known and job.status not in UNFINISHED
+    ]
+    open_jobs = [job for job in jobs if job.phase is not Phase.FINISHED]
+    kinds = {(job.variant, job.batch_size) for job in open_jobs}
+    expected = {kind: _expected_seconds(*kind, examples) for kind in kinds}
+    found = {job.job: _left(job, expected[job.variant, job.batch_size]) for job in open_jobs}
+    left = {number: each for number, each in found.items() if each is not None}
+    if len(left) < len(open_jobs):
+        return left, None
+    seconds = [each.seconds for each in left.values()]
+    at_most = bool(left) and all(each.at_most for each in left.values())
+    return left, TimeLeft(max([sum(seconds) / workers, *seconds]), at_most)
 
 
 def _expected_seconds(variant: str, batch_size: int, examples: Sequence[JobState]) -> float | None:
     """The mean of the nearest examples, which may be several seeds'."""
-    similar = [example for example in examples if example.variant == variant] or examples
-    if not similar:
-        return None
-    distances = [abs(math.log(example.batch_size / batch_size)) for example in similar]
-    nearest = min(distances)
-    return fmean(
-        example.seconds
-        for example, distance in zip(similar, distances, strict=True)
-        if distance == nearest
-    )
+    similar = [job for job in examples if job.variant == variant] or examples
+    distances = [abs(math.log(job.batch_size / batch_size)) for job in similar]
+    nearest = min(distances, default=None)
+    seconds = [job.seconds for job, far in zip(similar, distances, strict=True) if far == nearest]
+    return fmean(seconds) if seconds else None
 
 
-def _seconds_left(job: JobState, expected: float | None) -> float | None:
-    if job.phase is Phase.WAITING:
-        return expected
-    rest = expected - job.seconds if expected is not None else None
-    if rest is None or rest <= 0:
-        return job.seconds_left
-    return min(rest, job.seconds_left) if job.seconds_left is not None else rest
+def _left(job: JobState, expected: float | None) -> TimeLeft | None:
+    if job.phase is Phase.WAITING:  # perhaps since its worker died
+        return TimeLeft(expected, at_most=False) if expected is not None else None
+    budget = job.seconds_left
+    if expected is not None and expected > job.seconds:
+        rest = expected - job.seconds
+        return TimeLeft(rest if budget is None else min(rest, budget), at_most=False)
+    return TimeLeft(budget, at_most=True) if budget is not None else None

@@ -1,5 +1,6 @@
 """What SLURM is asked: whether it would take a sweep's jobs, and how they are."""
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -7,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
 
 from cbs_lightning.console import print_line
 from cbs_lightning.errors import ConfigError, UserError
@@ -82,7 +81,9 @@ def check_programs(launcher: str) -> None:
 
 def executor(settings: Mapping[str, Any], folder: Path) -> "SlurmExecutor":
     """What submits jobs with these settings, and keeps what they need in the folder."""
-    import submitit  # takes its time, which who runs no jobs of a cluster need not wait for
+    # Of the extra `slurm`; and it takes its time, which who needs no cluster need not wait for.
+    import submitit
+    from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
 
     shared = {field.name for field in fields(BaseQueueConf)}
     parameters = {
@@ -91,7 +92,7 @@ def executor(settings: Mapping[str, Any], folder: Path) -> "SlurmExecutor":
         if name not in OF_LAUNCHER
     }
     setup = [
-        f"export PYTHONPATH={shlex.quote(str(PROJECT))}${{PYTHONPATH:+:$PYTHONPATH}}",
+        f"export PYTHONPATH={shlex.quote(_importable())}${{PYTHONPATH:+:$PYTHONPATH}}",
         # Since SLURM 22.05 srun does not look at what sbatch was asked for.
         '[ -z "$SLURM_CPUS_PER_TASK" ] || export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"',
     ]
@@ -102,6 +103,11 @@ def executor(settings: Mapping[str, Any], folder: Path) -> "SlurmExecutor":
     made.update_parameters(**parameters)
     assert isinstance(made._executor, submitit.SlurmExecutor)
     return made._executor
+
+
+def _importable() -> str:
+    """Where a job finds this project, and what `_target_` names in the current directory."""
+    return os.pathsep.join([str(PROJECT), str(Path.cwd())])
 
 
 def queue() -> dict[str, Queued]:

@@ -1,0 +1,325 @@
+"""How often the answers of `compare` hold: sweeps drawn from curves whose b* is known.
+
+Every sweep is another curve. Those of the wide family (`FAMILY`) are what the intervals are held
+to; the others have shapes that no formula in the package has, or that are easier than they look.
+Nothing in the package was chosen on these draws.
+"""
+
+import math
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+
+from benchmarks.outcome import Finding, Outcome, Spread, Table, Target
+from cbs_lightning.fit.comparison import CLAIM, compare
+from cbs_lightning.theory.noisy_quadratic import NoisyQuadratic
+from cbs_lightning.training.threads import cores
+
+SEED = 30_000
+SWEEPS = 200  # per cell with a minimum, and half as many without
+OTHERS = 75  # per cell of the other families
+NOISES, SEEDS = (0.03, 0.1, 0.25), (1, 3)
+WITHIN = 0.1
+LEVEL = 0.9
+COVERED = Target("share of 90 % intervals that hold b*", 0.85, 0.85, at_least=True)
+NOT_TOO_WIDE = Target("the same: not too often", 0.97, 0.97)
+OTHERS_COVERED = Target("the same, noisy quadratics and nested", 0.85, 0.85, at_least=True)
+CLAIMED = Target("share of minima claimed", 0.8, 0.8, at_least=True)
+FALSE = Target("share of false claims without one", 0.05, 0.05)
+COLUMNS = ["claimed", "interval covers b*", "octaves", "open", "range holds", "band", "new run"]
+
+Steps = Callable[[float], float]  # K at a batch size; infinite where it is never reached
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Runs drawn about a curve, and the truth."""
+
+    sizes: list[float]
+    steps: list[float]
+    unreached: list[tuple[float, float]]
+    curve: Steps
+    critical: float | None  # b*; None where K·b has no minimum inside the batch sizes
+    least: float  # K·b within the batch sizes
+
+
+def powers(rng: np.random.Generator) -> list[float]:
+    first = int(rng.integers(2, 5))
+    return [2.0**power for power in range(first, first + int(rng.integers(7, 13)))]
+
+
+def log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
+    return math.exp(rng.uniform(math.log(low), math.log(high)))
+
+
+def least_cost(curve: Steps, sizes: list[float]) -> tuple[float | None, float] | None:
+    """b* and the least K·b within the batch sizes; no b* where that is at an end of them.
+
+    None where K rises with b somewhere: that is no curve of steps.
+    """
+    fine = np.geomspace(sizes[0], sizes[-1], 240)
+    steps = [curve(b) for b in fine]
+    if any(later > earlier for earlier, later in pairwise(steps)):
+        return None
+    place = int(np.argmin(steps * fine))
+    if place in (0, len(fine) - 1):
+        return None, steps[place] * fine[place]
+    found = minimize_scalar(
+        lambda log_b: curve(math.exp(log_b)) * math.exp(log_b),
+        bounds=(math.log(fine[place - 1]), math.log(fine[place + 1])),
+        method="bounded",
+    )
+    return math.exp(found.x), min(float(found.fun), steps[place] * fine[place])
+
+
+def run_sweep(
+    rng: np.random.Generator, curve: Steps, sizes: list[float], noise: float, seeds: int
+) -> Sweep | None:
+    """Half of the sweeps have a budget of 1.5 to 10 times the least K·b; the others end at the
+    pole alone."""
+    found = least_cost(curve, sizes)
+    if found is None:
+        return None
+    critical, least = found
+    limited = rng.random() < 0.5
+    budget = least * (log_uniform(rng, 1.5, 10.0) if limited else 100.0)
+    reached, steps, missed = [], [], []
+    for b in sizes:
+        for scatter in np.exp(noise * rng.standard_normal(seeds)):
+            exact = curve(b) * float(scatter)
+            needed = max(1, round(exact)) if math.isfinite(exact) else math.inf
+            if needed * b <= budget or (not limited and math.isfinite(needed)):
+                reached.append(b)
+                steps.append(float(needed))
+            else:
+                missed.append((b, budget / b))
+    return Sweep(reached, steps, missed, curve, critical, least)
+
+
+def family_curve(rng: np.random.Generator, sizes: list[float], pole: bool) -> Steps:
+    """K = A·(1 + (B/b)^p)^(1/p)·(1 - B0/b)^-r."""
+    p, r = float(rng.choice([0.5, 1.0, 2.0, 3.0])), float(rng.choice([0.5, 1.0, 2.0]))
+    B = log_uniform(rng, sizes[0], sizes[-1])
+    B0 = log_uniform(rng, sizes[0], sizes[-1]) if pole else 0.0
+    A = 10 ** rng.uniform(2, 4)
+
+    def steps(b: float) -> float:
+        if b <= B0:
+            return math.inf
+        return float(A * (1 + (B / b) ** p) ** (1 / p) * (1 - B0 / b) ** -r)
+
+    return steps
+
+
+def nested_curve(rng: np.random.Generator, sizes: list[float]) -> Steps:
+    B0 = log_uniform(rng, sizes[0] / 4, sizes[0] * 8)
+    B1 = B0 * log_uniform(rng, 0.5, 500.0)
+    A = 10 ** rng.uniform(2, 4)
+    return lambda b: A * (b + B1) / (b - B0) if b > B0 else math.inf
+
+
+def dip_curve(rng: np.random.Generator, sizes: list[float], depth: float = 1.0) -> Steps:
+    """K·b on a plateau, then lower (or, with a negative depth, higher), then rising with b."""
+    first, last = math.log(sizes[0]), math.log(sizes[-1])
+    middle, width = rng.uniform(first + 0.5, last - 1.5), rng.uniform(0.35, 1.0)
+    drop, end = depth * rng.uniform(0.2, 0.7), middle + rng.uniform(0.5, 2.5)
+    scale = 10 ** rng.uniform(6, 7)
+
+    def steps(b: float) -> float:
+        x = math.log(b)
+        dip = math.exp(-drop / (1 + math.exp((middle - x) / width)))
+        return float(scale / b * dip * (1 + math.exp((x - end) / 0.6)) ** 0.6)
+
+    return steps
+
+
+def quadratic_curve(rng: np.random.Generator, sizes: list[float]) -> Steps:
+    spectrum = np.arange(1.0, rng.integers(20, 400)) ** -rng.uniform(0.5, 2.0)
+    model = NoisyQuadratic(spectrum, 10 ** rng.uniform(-1.5, -0.3))
+    threshold = model.loss(0, math.inf) * 10 ** rng.uniform(-2, -1)
+    wanted = log_uniform(rng, sizes[0], sizes[-1])
+    louder = NoisyQuadratic(
+        spectrum, model.lr, wanted / model.critical_batch(threshold) * spectrum
+    )  # K depends on noise/b alone
+    return lambda b: (
+        louder.steps(b, threshold) or math.inf if b > louder.pole(threshold) else math.inf
+    )
+
+
+def draw(
+    make: Callable[[np.random.Generator, list[float]], Steps],
+    noise: float,
+    seeds: int,
+    minimum: bool,
+    seed: int,
+) -> Sweep:
+    """A sweep whose curve falls with b, has a minimum of K·b inside its batch sizes or has none,
+    and of which at least two batch sizes reached the threshold."""
+    rng = np.random.default_rng([SEED, seed, round(1000 * noise), seeds])
+    while True:
+        sizes = powers(rng)
+        curve = make(rng, sizes)
+        sweep = run_sweep(rng, curve, sizes, noise, seeds)
+        usable = sweep is not None and len(set(sweep.sizes)) > 1
+        if sweep is not None and usable and (sweep.critical is not None) == minimum:
+            return sweep
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What `compare` said of a sweep, held against the truth."""
+
+    claimed: bool
+    covered: bool
+    octaves: float  # width of the interval; infinite where an end is open
+    range_holds: bool | None
+    in_band: float | None  # share of the batch sizes
+    in_prediction: float | None
+
+
+def read(sweep: Sweep, seed: int, noise: float) -> Reading:
+    found = compare(sweep.sizes, sweep.steps, unreached=sweep.unreached)
+    low, high = found.interval(LEVEL)
+    span = found.range(WITHIN, LEVEL)
+    sizes = found.data.complete
+    holds, in_band, in_prediction = None, None, None
+    if span is not None:
+        costs = [sweep.curve(b) * b for b in sizes if b in span]
+        holds = max(costs) <= (1 + WITHIN) * sweep.least * (1 + 1e-9)
+        truth = np.array([sweep.curve(b) for b in sizes])
+        again = truth * np.exp(noise * np.random.default_rng(seed).standard_normal(len(truth)))
+        in_band = _share_within(truth, found.band(sizes, LEVEL))
+        in_prediction = _share_within(again, found.prediction_band(sizes, LEVEL))
+    return Reading(
+        found.critical_batch is not None,
+        sweep.critical is not None and low <= sweep.critical <= high,
+        math.log2(high / low) if low > 0 else math.inf,
+        holds,
+        in_band,
+        in_prediction,
+    )
+
+
+def _share_within(values: np.ndarray, band: tuple[np.ndarray, np.ndarray] | None) -> float | None:
+    return None if band is None else float(((band[0] <= values) & (values <= band[1])).mean())
+
+
+FAMILY = partial(family_curve, pole=True)
+CURVES: dict[str, tuple[Callable[..., Steps], bool]] = {
+    "family": (FAMILY, True),
+    "without a pole": (partial(family_curve, pole=False), False),
+    "noisy quadratic": (quadratic_curve, True),
+    "nested": (nested_curve, True),
+    "plateau, dip, rise": (dip_curve, True),
+    "two plateaus, rise": (partial(dip_curve, depth=-1.0), False),
+}
+
+
+def one(case: tuple[str, float, int, int]) -> Reading:
+    name, noise, seeds, seed = case
+    make, minimum = CURVES[name]
+    return read(draw(make, noise, seeds, minimum, seed), seed, noise)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Shares over the sweeps of one kind of curve, noise and number of seeds."""
+
+    sweeps: int
+    claimed: float
+    covered: float  # of those claimed
+    octaves: float  # median width of those claimed
+    open_ended: float  # of those claimed
+    range_holds: float
+    in_band: float
+    in_prediction: float
+
+    @classmethod
+    def of(cls, readings: list[Reading]) -> "Cell":
+        claimed = [one for one in readings if one.claimed]
+        return cls(
+            len(readings),
+            len(claimed) / len(readings),
+            _mean(one.covered for one in claimed),
+            float(np.median([one.octaves for one in claimed])) if claimed else math.nan,
+            _mean(math.isinf(one.octaves) for one in claimed),
+            _mean(one.range_holds for one in readings),
+            _mean(one.in_band for one in readings),
+            _mean(one.in_prediction for one in readings),
+        )
+
+    def row(self) -> list[str]:
+        shares = (self.range_holds, self.in_band, self.in_prediction)
+        return [
+            f"{self.claimed:.2f}",
+            f"{self.covered:.2f}",
+            f"{self.octaves:.1f}",
+            f"{self.open_ended:.2f}",
+            *(f"{share:.2f}" for share in shares),
+        ]
+
+
+def _mean(values: Iterable[float | bool | None]) -> float:
+    known = [float(value) for value in values if value is not None]
+    return sum(known) / len(known) if known else math.nan
+
+
+def measure(
+    names: Iterable[str],
+    noises: Iterable[float],
+    seeds: Iterable[int],
+    sweeps: int,
+    tell: Callable[[str], None],
+) -> dict[str, Cell]:
+    """A cell per curve, noise and number of seeds; half the sweeps where none has a minimum."""
+    found = {}
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with ProcessPoolExecutor(cores()) as pool:
+        for name in names:
+            for noise in noises:
+                for count in seeds:
+                    number = sweeps if CURVES[name][1] else sweeps // 2
+                    cases = [(name, noise, count, seed) for seed in range(number)]
+                    label = f"{name}, {noise:.0%} noise, {count} seed{'s' * (count > 1)}"
+                    found[label] = Cell.of(list(pool.map(one, cases, chunksize=5)))
+                    tell(f"{label}: {found[label].covered:.2f} of {found[label].claimed:.2f}")
+    return found
+
+
+def run(tell: Callable[[str], None]) -> Outcome:
+    judged = measure(["family", "without a pole"], NOISES, SEEDS, SWEEPS, tell)
+    others = measure(list(CURVES)[2:], (0.05, 0.15), SEEDS, OTHERS, tell)
+    cells = judged | others
+    rows = [[label, str(cell.sweeps), *cell.row()] for label, cell in cells.items()]
+    family = {label: cell for label, cell in judged.items() if label.startswith("family")}
+    without = {label: cell for label, cell in judged.items() if label not in family}
+    known = {label: c for label, c in others.items() if label.startswith(("noisy", "nested"))}
+
+    def finding(target: Target, cells: dict[str, Cell], field: str) -> Finding:
+        return Finding.of(
+            target, {name: Spread.of([getattr(cell, field)]) for name, cell in cells.items()}
+        )
+
+    return Outcome(
+        {label: vars(cell) for label, cell in cells.items()},
+        [
+            Table(
+                f"Answers that hold, claims from probability {CLAIM:g}",
+                ["", "sweeps", *COLUMNS],
+                rows,
+            )
+        ],
+        [
+            finding(COVERED, family, "covered"),
+            finding(NOT_TOO_WIDE, family, "covered"),
+            finding(CLAIMED, family, "claimed"),
+            finding(FALSE, without, "claimed"),
+            finding(OTHERS_COVERED, known, "covered"),
+        ],
+    )

@@ -1,0 +1,53 @@
+"""What a run's optimizer is, read off the Trainer: also of a module that configures its own."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import lightning as L
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from torch.optim import Optimizer
+
+PLAIN = (bool, int, float, str, type(None))
+
+
+class OptimizerSettings(NamedTuple):
+    """Of the first parameter group."""
+
+    lr: float | None  # None: it has none
+    hyperparameters: dict[str, Any]  # what JSON can hold of the rest
+
+    @classmethod
+    def of(cls, optimizer: Optimizer) -> "OptimizerSettings":
+        group = {key: value for key, value in optimizer.param_groups[0].items() if key != "params"}
+        current = group.pop("lr", None)
+        lr = group.pop("initial_lr", current)  # which a scheduler notes
+        found: dict[str, Any] = {}
+        for key, value in group.items():
+            if isinstance(value, tuple | list) and all(isinstance(item, PLAIN) for item in value):
+                found[key] = list(value)
+            elif isinstance(value, PLAIN):
+                found[key] = value
+        return cls(float(lr) if lr is not None and float(lr) > 0 else None, found)
+
+
+class CheckOptimizer(L.Callback):
+    """Refuses what cannot be counted as steps, and hands the optimizer's settings to a function."""
+
+    def __init__(self, tell: Callable[[OptimizerSettings], None] | None = None) -> None:
+        self.tell = tell
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        name, count = type(module).__name__, len(trainer.optimizers)
+        if count != 1:
+            raise MisconfigurationException(
+                f"{name} has {count} optimizers; a step here is one update by one of them"
+            )
+        (optimizer,) = trainer.optimizers
+        closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            raise MisconfigurationException(
+                f"{type(optimizer).__name__} needs several losses a step; here a step is one batch"
+            )
+        if self.tell is not None:
+            self.tell(OptimizerSettings.of(optimizer))

@@ -1,0 +1,95 @@
+"""The command `cbs-train`, which is `python train.py`: one-line errors, exit codes."""
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import hydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from cbs_lightning.cli.arguments import check, readable
+from cbs_lightning.cli.jobs import IN_ONE_LINE, run_job
+from cbs_lightning.cli.messages import NO_OPTION, describe_hydra_error
+from cbs_lightning.config.composition import CONF_DIR
+from cbs_lightning.console import INTERRUPTED, visible
+from cbs_lightning.errors import UserError
+from cbs_lightning.results.result import Result
+
+
+@hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="config")
+def train(cfg: DictConfig) -> Result | UserError | None:
+    return run_job(cfg)
+
+
+def main() -> None:
+    """Train to a loss threshold: one run, or with -m a sweep."""
+    make_importable(Path.cwd())
+    with one_line_errors():
+        train()
+
+
+def make_importable(directory: Path) -> None:
+    """Let `_target_` name what is there; it hides nothing that is installed.
+
+    A sweep's workers and its SLURM jobs have what this process has.
+    """
+    if str(directory) not in sys.path:
+        sys.path.append(str(directory))
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Turn Hydra's errors and this project's into one line, unless HYDRA_FULL_ERROR is set."""
+    if os.environ.get("HYDRA_FULL_ERROR"):
+        yield
+        return
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints its own report and exits
+    os.environ[IN_ONE_LINE] = "1"
+    sys.argv[1:] = readable(sys.argv[1:])
+    with _terminated_by(signal.SIGTERM), _errors_in_one_line():
+        check(sys.argv[1:])
+        yield
+
+
+@contextmanager
+def _errors_in_one_line() -> Iterator[None]:
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        sys.exit(f"error: {visible(describe_hydra_error(error))}")
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    except ValueError as error:
+        if "Config group override must be" not in str(error):  # what Hydra says to group=null
+            raise
+        typed = [word for word in sys.argv[1:] if re.fullmatch(NO_OPTION, word)]
+        sys.exit(f"error: {' '.join(typed)}: a group needs one of its options, or leave it out")
+    except KeyboardInterrupt:
+        print(INTERRUPTED, file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
+
+
+@contextmanager
+def _terminated_by(number: signal.Signals) -> Iterator[None]:
+    """While inside, the signal ends the program as an exception does, with its cleaning up.
+
+    A launcher that listens to it, as a cluster's may, goes on doing so.
+    """
+    previous = signal.getsignal(number)
+    if previous is signal.SIG_DFL:
+        signal.signal(number, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(number, previous)
+
+
+def _terminate(number: int, _: object) -> None:
+    print(INTERRUPTED, file=sys.stderr)
+    sys.exit(128 + number)

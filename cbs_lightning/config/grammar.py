@@ -1,0 +1,15 @@
+"""Values as Hydra's command line reads them."""
+
+import re
+
+
+def quoted(text: str) -> str:
+    """The text as one value, whatever signs it has that mean something to Hydra."""
+    # Backslashes count only where a quote follows them.
+    escaped = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + found[2].replace("'", r"\'"), text)
+    return f"'{escaped}'"
+
+
+def list_of(texts: list[str]) -> str:
+    """The texts as one value, a list."""
+    return f"[{','.join(map(quoted, texts))}]"

@@ -1,0 +1,110 @@
+"""Whether an optimizer can be built with its settings, and those of its parameter groups."""
+
+import inspect
+import re
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from hydra.utils import get_object, instantiate
+
+from cbs_lightning.config.constraints import Flag, Positive, Whole, is_fraction, is_number, one_of
+from cbs_lightning.config.schema import Settings
+from cbs_lightning.errors import ConfigError, require
+from cbs_lightning.optim.groups import CONDITIONS, KEY
+
+# Packages that are not installed with this project, and its extras that install them.
+EXTRAS = {"pytorch_optimizer": "optimizers", "schedulefree": "optimizers"}
+
+
+def require_package(optimizer: Settings, name: str) -> None:
+    """Raise `ConfigError` for an optimizer of an optional package that is not there."""
+    package = str(optimizer.get("_target_")).partition(".")[0]
+    if package in EXTRAS and find_spec(package) is None:
+        distribution, extra = package.replace("_", "-"), EXTRAS[package]
+        install = f"pip install {distribution}, or this project with its extra [{extra}]"
+        raise ConfigError("optimizer", name, f"needs the package {distribution}: {install}")
+
+
+def check_optimizer(optimizer: Settings, name: str) -> None:
+    """Raise `ConfigError` for the first setting that cannot be."""
+    Positive().check("optimizer.lr", optimizer.get("lr"))
+    _check_values("optimizer", optimizer, optimizer["_target_"])
+    groups = optimizer.get(KEY, {})
+    _check_groups(groups, optimizer["_target_"])
+    own = {key: value for key, value in optimizer.items() if key != KEY}
+    settings = [
+        {k: v for k, v in group.items() if k not in CONDITIONS} for group in groups.values()
+    ]
+    try:
+        made = instantiate(own, _convert_="all")(
+            [
+                {"params": [torch.nn.Parameter(torch.zeros(2, 2))], **each}
+                for each in settings or [{}]
+            ]
+        )
+    except Exception as error:  # whatever an optimizer's own checks raise is the user's to mend
+        reason = " ".join(str(error.__cause__ or error).split())
+        raise ConfigError("optimizer", name, reason) from error
+    # A step to try it would open the GPU, in a process that may be a sweep's.
+    closure = inspect.signature(made.step).parameters.get("closure")
+    once = closure is None or closure.default is not inspect.Parameter.empty
+    require(once, "optimizer", name, "needs several losses a step; here a step is one batch")
+    dense = not isinstance(made, torch.optim.SparseAdam)
+    require(dense, "optimizer", name, "needs sparse gradients; those of nets here are dense")
+
+
+def _check_values(prefix: str, settings: Settings, target: str) -> None:
+    in_range = "must be in [0, 1)"
+    if "momentum" in settings:
+        momentum = settings["momentum"]
+        require(is_fraction(momentum), f"{prefix}.momentum", momentum, in_range)
+    if "betas" in settings:
+        betas = settings["betas"]
+        valid = isinstance(betas, list) and len(betas) == 2 and all(map(is_fraction, betas))
+        require(valid, f"{prefix}.betas", betas, f"two numbers, each {in_range}")
+    for key in ("weight_decay", "eps"):
+        if key in settings:
+            value, allowed = settings[key], "must be a number >= 0"
+            require(is_number(value) and value >= 0, f"{prefix}.{key}", value, allowed)
+    for key in ("fused", "foreach", "amsgrad", "nesterov", "maximize"):
+        value = settings.get(key)
+        valid = value is None or isinstance(value, bool)
+        require(valid, f"{prefix}.{key}", value, "must be true or false")
+    _check_numbers(prefix, settings, target)
+
+
+def _check_numbers(prefix: str, settings: Settings, target: str) -> None:
+    """What an optimizer has a number for must be one, which not every optimizer checks."""
+    for name, parameter in inspect.signature(get_object(target)).parameters.items():
+        default = parameter.default
+        if name in settings and isinstance(default, int | float) and not isinstance(default, bool):
+            value = settings[name]
+            require(is_number(value), f"{prefix}.{name}", value, "must be a number")
+
+
+def _check_groups(groups: Any, target: str) -> None:
+    mapping = "must be a group of keys: a name, and conditions and settings for it"
+    require(isinstance(groups, dict), f"optimizer.{KEY}", groups, mapping)
+    allowed = set(inspect.signature(get_object(target)).parameters) - {"params"} | {*CONDITIONS}
+    for name, rule in groups.items():
+        prefix = f"optimizer.{KEY}.{name}"
+        require(isinstance(rule, dict), prefix, rule, "must be a group of keys")
+        for key in rule:
+            require(key in allowed, f"{prefix}.{key}", rule[key], one_of(allowed))
+        _check_conditions(prefix, rule)
+        if "lr" in rule:
+            Positive().check(f"{prefix}.lr", rule["lr"])
+        _check_values(prefix, rule, target)
+
+
+def _check_conditions(prefix: str, rule: Settings) -> None:
+    for key in ("min_dim", "max_dim"):
+        Whole(0, others=(None,)).check(f"{prefix}.{key}", rule.get(key))
+    Flag().check(f"{prefix}.hidden", rule.get("hidden", False))
+    pattern = rule.get("name")
+    try:
+        re.compile(pattern or "")
+    except (re.error, TypeError) as error:
+        reason = f"must be a regular expression, found in a parameter's name ({error})"
+        raise ConfigError(f"{prefix}.name", pattern, reason) from error

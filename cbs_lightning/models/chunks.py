@@ -1,0 +1,96 @@
+"""The fast loop: many optimizer steps per call of `training_step`.
+
+It keeps Lightning's overhead off small batches; Lightning's hooks around a single step are not
+called. Nothing here waits for the device.
+"""
+
+import itertools
+from typing import TYPE_CHECKING, TypedDict
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.optim import Optimizer
+
+from cbs_lightning.data.loader import Batch, InMemoryLoader
+from cbs_lightning.optim.learning_rate import rates_of, set_rates
+
+if TYPE_CHECKING:
+    from cbs_lightning.models.classifier import Classifier
+
+
+class Steps(TypedDict):
+    """What the steps of one chunk saw, one entry a step, on the training device."""
+
+    loss: Tensor  # mean of the batch
+    correct: Tensor
+    size: list[int]
+
+
+def train_chunk(model: "Classifier", chunk: list[Batch]) -> Steps:
+    """One optimizer step per batch, as far as the budget goes.
+
+    A batch larger than `micro_batch_size` is worked in slices whose gradients add up to that of
+    the batch's mean loss; BatchNorm then sees the slices. A step's learning rate is the optimizer's
+    times the factor of the `rate_schedule`, and as it was again after the chunk.
+    """
+    trainer = model.trainer
+    optimizer = model.optimizers(use_pl_optimizer=False)
+    assert isinstance(optimizer, Optimizer)
+    steps_left = trainer.max_steps - trainer.global_step if trainer.max_steps >= 0 else None
+    rates, seen = rates_of(optimizer), _samples_seen(model)
+    losses, corrects, sizes = [], [], []
+    for images, labels in itertools.islice(chunk, steps_left):
+        # To None: a graph's gradients are overwritten by its next replay. So are the logits;
+        # what is kept of a step is computed outside of the graph.
+        optimizer.zero_grad()
+        if model.cuda_graphs:
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        loss, correct = backward(model, images, labels)
+        if not model.rate_schedule.is_constant:
+            set_rates(optimizer, rates, model.rate_schedule.factor(seen, len(labels)))
+            seen += len(labels)
+        optimizer.step()
+        losses.append(loss)
+        corrects.append(correct)
+        sizes.append(len(labels))
+    if not model.rate_schedule.is_constant:
+        set_rates(optimizer, rates)
+    # Let Lightning count them, as it does where it makes them itself.
+    progress = trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
+    progress.increment_by(len(sizes))
+    return {"loss": torch.stack(losses), "correct": torch.stack(corrects), "size": sizes}
+
+
+def backward(model: "Classifier", images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Add the gradient of the batch's mean loss; return that loss and the number correct."""
+    size = len(labels)
+    if model.micro_batch_size is None or model.micro_batch_size >= size:
+        return _backward_slice(model, images, labels)
+    slices = (torch.split(tensor, model.micro_batch_size) for tensor in (images, labels))
+    parts = [
+        _backward_slice(model, part, part_labels, share=len(part_labels) / size)
+        for part, part_labels in zip(*slices, strict=True)
+    ]
+    loss, correct = zip(*parts, strict=True)
+    return torch.stack(loss).sum(), torch.stack(correct).sum()
+
+
+def _backward_slice(
+    model: "Classifier", images: Tensor, labels: Tensor, share: float | None = None
+) -> tuple[Tensor, Tensor]:
+    logits = model.net(images)
+    loss = cross_entropy(logits, labels)
+    if share is not None:
+        loss = loss * share
+    torch.autograd.backward(loss)
+    return loss.detach(), (logits.argmax(1) == labels).sum()
+
+
+def _samples_seen(model: "Classifier") -> int:
+    """As far as a schedule needs to know."""
+    if model.rate_schedule.is_constant:
+        return 0
+    loader = model.trainer.train_dataloader
+    assert isinstance(loader, InMemoryLoader)
+    return loader.samples_in(model.trainer.global_step)

@@ -1,0 +1,121 @@
+"""How an optimizer's settings move with the batch size: published rules, by one factor each.
+
+kappa is the batch size over the reference batch size, at which the settings are as given.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from cbs_lightning.errors import ConfigError, require
+from cbs_lightning.optim.groups import KEY
+from cbs_lightning.optim.learning_rate import Scaling
+
+
+class ScalingRule(StrEnum):
+    """Of the learning rate, the betas and eps together."""
+
+    NONE = "none"
+    SQRT_SDE = "sqrt_sde"  # Malladi et al. (2022), arXiv:2205.10287
+    HALF_LIFE = "half_life"  # Marek et al. (2025), arXiv:2507.07101: beta2's, in samples, stays
+    LINEAR = "linear"  # Goyal et al. (2017), arXiv:1706.02677
+
+
+class DecayScaling(StrEnum):
+    """Of the weight decay."""
+
+    NONE = "none"
+    SQRT = "sqrt"
+    LINEAR = "linear"
+
+
+ROUNDING = 1e-9
+SETS_LR = (ScalingRule.SQRT_SDE, ScalingRule.LINEAR)
+NEEDED = {ScalingRule.SQRT_SDE: ("betas", "eps"), ScalingRule.HALF_LIFE: ("betas",)}
+
+
+@dataclass(frozen=True)
+class BatchSizeRules:
+    """What moves with the batch size, and where it is as given."""
+
+    lr_scaling: Scaling
+    scaling_rule: ScalingRule
+    weight_decay_scaling: DecayScaling
+    reference_batch_size: int
+
+    @property
+    def any(self) -> bool:
+        """Whether anything does."""
+        rules = (self.lr_scaling, self.scaling_rule, self.weight_decay_scaling)
+        return any(rule != "none" for rule in rules)
+
+    def check(self, optimizer: str, settings: Mapping[str, Any]) -> None:
+        """Raise `ConfigError` for rules that contradict each other, or that an optimizer with
+        these settings has nothing for."""
+        rule, key = self.scaling_rule, "scaling_rule"
+        if rule in SETS_LR:
+            allowed = f"sets the learning rate, as lr_scaling={self.lr_scaling} does; set one"
+            require(self.lr_scaling is Scaling.NONE, key, rule, f"{allowed} of them to none")
+        missing = [name for name in NEEDED.get(rule, ()) if name not in settings]
+        if missing:
+            allowed = " and ".join(f"optimizer.{name}" for name in NEEDED[rule])
+            reason = f"needs {allowed}, and {optimizer} has no {' and no '.join(missing)}"
+            raise ConfigError(key, rule, f"{reason}; allowed with it: linear, none")
+        decays = self.weight_decay_scaling is DecayScaling.NONE or "weight_decay" in settings
+        allowed = f"{optimizer} has no optimizer.weight_decay; allowed with it: none"
+        require(decays, "weight_decay_scaling", self.weight_decay_scaling, allowed)
+
+    def scaled(self, settings: Mapping[str, Any], batch_size: int) -> dict[str, Any]:
+        """An optimizer's settings at this batch size, also those of its parameter groups.
+
+        Raises `ConfigError` for a batch size that the rule has no values for.
+        """
+        scaled = self._scaled(settings, batch_size)
+        if KEY in settings:
+            own = settings[KEY].items()
+            scaled[KEY] = {name: self._scaled(group, batch_size) for name, group in own}
+        return scaled
+
+    def _scaled(self, settings: Mapping[str, Any], batch_size: int) -> dict[str, Any]:
+        kappa = batch_size / self.reference_batch_size
+        scaled = dict(settings)
+        if "lr" in settings:
+            scaled["lr"] = settings["lr"] * self._lr_factor(kappa)
+        if "betas" in settings:
+            scaled["betas"] = self._betas(settings["betas"], batch_size)
+        if "eps" in settings and self.scaling_rule is ScalingRule.SQRT_SDE:
+            scaled["eps"] = settings["eps"] / math.sqrt(kappa)
+        if "weight_decay" in settings:
+            factors = {DecayScaling.SQRT: math.sqrt(kappa), DecayScaling.LINEAR: kappa}
+            factor = factors.get(self.weight_decay_scaling, 1)
+            scaled["weight_decay"] = settings["weight_decay"] * factor
+        return scaled
+
+    def _lr_factor(self, kappa: float) -> float:
+        if self.lr_scaling == Scaling.SQRT or self.scaling_rule is ScalingRule.SQRT_SDE:
+            return math.sqrt(kappa)
+        linear = self.lr_scaling == Scaling.LINEAR or self.scaling_rule is ScalingRule.LINEAR
+        return kappa if linear else 1
+
+    def _betas(self, betas: list[float], batch_size: int) -> list[float]:
+        kappa = batch_size / self.reference_batch_size
+        if self.scaling_rule is ScalingRule.HALF_LIFE:
+            return [betas[0], betas[1] ** kappa]
+        if self.scaling_rule is not ScalingRule.SQRT_SDE:
+            return betas
+        if not self._bears(betas, batch_size):
+            largest = math.ceil(self.reference_batch_size / (1 - min(betas)))
+            while largest > 1 and not self._bears(betas, largest):
+                largest -= 1
+            reason = f"with betas {betas} at b = {self.reference_batch_size}"
+            allowed = f"sqrt_sde has no betas for it {reason}; the largest allowed is {largest}"
+            raise ConfigError("batch_size", batch_size, allowed)
+        return [1 - kappa * (1 - beta) for beta in betas]
+
+    def _bears(self, betas: list[float], batch_size: int) -> bool:
+        """Whether kappa (1 - beta) < 1, but for rounding; what is given is never out of range."""
+        reference = self.reference_batch_size
+        limit = reference * (1 - ROUNDING)
+        return batch_size <= reference or all(batch_size * (1 - beta) < limit for beta in betas)

@@ -1,0 +1,52 @@
+"""Under which conditions a study's runs were made, where that limits what they can be compared in.
+
+K depends on the machine and the number of threads in its last bits only, which a long run may carry
+far; seconds depend on them altogether, and on whatever else the machine was doing.
+"""
+
+from collections.abc import Iterable
+
+from cbs_lightning.console import count_of
+from cbs_lightning.results.result import MOVED, Result
+
+BUSY = 0.1  # share of its time that a run may wait for a core and still be timed
+
+
+def hardware(result: Result) -> str:
+    """Processor, cores and device, at the run's end; the system's version hardly matters."""
+    machine = (result.machine or "unknown").partition(MOVED)
+    latest = machine[2].partition(" of ")[2] or machine[0]
+    processor = latest.rpartition(", ")[0] or latest
+    return processor if result.device == "cpu" else f"{processor}, {result.device}"
+
+
+def made_on(result: Result) -> str:
+    """Device, threads and machine of a run, with where it began if that was elsewhere."""
+    return f"{result.device}, {count_of(result.threads, 'thread')}, {result.machine or 'unknown'}"
+
+
+def describe_conditions(results: Iterable[Result]) -> str:
+    """A few words where the runs were not all made alike, else nothing."""
+    runs = list(results)
+    places = {hardware(run) for run in runs}
+    threads = sorted({run.threads for run in runs})
+    words = [count_of(len(places), "machine")] if len(places) > 1 else []
+    if len(threads) > 1:
+        words.append(f"{', '.join(map(str, threads[:-1]))} or {count_of(threads[-1], 'thread')}")
+    moved = sum(run.moved for run in runs)
+    if moved:
+        words.append(f"{count_of(moved, 'run')} resumed on another")
+    return ", ".join(words)
+
+
+def why_seconds_differ(results: Iterable[Result]) -> str:
+    """Why the runs' seconds cannot be compared; "" where they can, as far as is known."""
+    runs = [run for run in results if run.seconds_per_step]
+    if len({hardware(run) for run in runs}) > 1 or any(run.moved for run in runs):
+        return "not comparable: not all on the same machine"
+    busy = sum((run.waited or 0.0) > BUSY for run in runs)
+    if busy:
+        return f"not comparable: {busy} of {count_of(len(runs), 'run')} waited for a core"
+    if any(run.waited is None for run in runs):
+        return "comparable only if the machine was idle, which is not known"
+    return ""

@@ -1,0 +1,91 @@
+"""Studies of many optimizers stay readable: a panel per family, names beside the curves."""
+
+from itertools import combinations
+
+import pytest
+from matplotlib.text import Annotation, Text
+
+from cbs_lightning.analysis.study import Study, read
+from cbs_lightning.reporting.colors import COLORS, FAMILIES, colors_of, family_of, marks_of
+from cbs_lightning.reporting.figures.by_batch_size import MOST_TOGETHER, draw
+from cbs_lightning.reporting.figures.style import write_figure
+from tests.optimizers import OPTIMIZERS
+from tests.studies import make_run
+
+SIZES = (4, 8, 16, 32, 64)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory) -> Study:
+    """Eighteen and more variants, some that miss the threshold, some alike in their last point."""
+    directory = tmp_path_factory.mktemp("studies") / "many"
+    for number, optimizer in enumerate([*OPTIMIZERS, "mine"]):
+        for place, size in enumerate(SIZES):
+            epochs = 3 + (place - number % 4) ** 2
+            missed = number % 5 == 0 and size == 64
+            make_run(directory, optimizer, size, epochs, reached=not missed)
+    make_run(directory, "adam", 128, 9, abandoned=True)
+    make_run(directory, "adam", 16, 7, seed=1)
+    study, lines = read(directory)
+    assert study is not None and lines == []
+    return study
+
+
+def test_every_optimizer_has_a_family_and_a_colour_of_its_own():
+    assert set(OPTIMIZERS) == set(COLORS)
+    assert len(set(COLORS.values())) == len(COLORS)
+    assert family_of("mine") == "Others" and "mine" in colors_of(["mine"])
+
+
+def test_within_a_family_marks_differ():
+    marks = marks_of((name, name) for name in OPTIMIZERS)
+    for own in FAMILIES.values():
+        assert len({marks[name] for name in own}) == len(own)
+    alone = marks_of([("mine", "mine"), ("yours", "yours"), ("mine lr=1", "mine")])
+    assert alone == {"mine": 0, "yours": 0, "mine lr=1": 1}
+
+
+@pytest.mark.parametrize("name", ["sfo", "steps", "seconds"])
+def test_many_curves_are_drawn_in_a_panel_per_family(many, name):
+    assert len(many.curves) > MOST_TOGETHER
+    figure = draw("many", many.curves, name)
+    panels = {axes.get_title(loc="left"): axes for axes in figure.axes if axes.lines}
+    assert list(panels) == [*FAMILIES, "Others"]
+    for curve in many.curves:
+        axes = panels[family_of(curve.optimizer)]
+        points = [(p.batch_size, getattr(p, name)) for p in curve.points if p.reached]
+        drawn = [list(zip(*line.get_data(), strict=True)) for line in axes.lines]
+        assert points in drawn, curve.variant
+        names = [text.get_text() for text in axes.texts if isinstance(text, Annotation)]
+        assert names.count(curve.variant) == 1
+
+
+def test_names_do_not_overlap_and_stay_inside(many, tmp_path):
+    figure = draw("many", many.curves, "sfo")
+    write_figure(figure, tmp_path / "sfo")
+    for axes in figure.axes:
+        boxes = {text.get_text(): Text.get_window_extent(text) for text in axes.texts}
+        boxes = {text: axes.figure.transFigure.inverted().transform_bbox(box)
+                 for text, box in boxes.items()}  # fmt: skip
+        for (one, box), (other, its) in combinations(boxes.items(), 2):
+            apart = box.y1 <= its.y0 + 1e-3 or its.y1 <= box.y0 + 1e-3
+            assert apart or box.x1 < its.x0 or its.x1 < box.x0, (one, other)
+        for box in boxes.values():
+            assert box.x0 >= 0 and box.x1 <= 1
+
+
+def test_what_was_abandoned_and_the_range_of_seeds_are_shown(many):
+    figure = draw("many", many.curves, "sfo")
+    (axes,) = [axes for axes in figure.axes if axes.get_title(loc="left") == "Adam"]
+    (adam,) = [curve for curve in many.curves if curve.variant == "adam"]
+    (given_up,) = [run for point in adam.points for run in point.abandoned]
+    drawn = [tuple(map(float, place)) for line in axes.lines
+             for place in zip(*line.get_data(), strict=True)]  # fmt: skip
+    assert (128.0, float(given_up.sfo_exceeded)) in drawn
+    labels = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    assert "abandoned: a lower bound" in labels and "median and range of seeds" in labels
+    assert "threshold not reached" in labels and "least SFO" in labels
+
+
+def test_few_curves_stay_together(many):
+    assert len(draw("few", many.curves[:MOST_TOGETHER], "sfo").axes) == 1

@@ -1,0 +1,152 @@
+"""Parameter groups by rule: which parameter is in which, and what is said where none is."""
+
+import pytest
+import torch
+from hydra.utils import instantiate
+from torch import nn
+
+from cbs_lightning.config.checks import check
+from cbs_lightning.config.composition import compose
+from cbs_lightning.config.identity import config_hash
+from cbs_lightning.errors import ConfigError
+from cbs_lightning.optim.groups import GroupedFactory, make_optimizer
+from tests.conftest import TINY
+
+
+class Stranger(nn.Module):
+    """A module as people have them: an embedding, layers, a tied head, a norm."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(7, 4)
+        self.blocks = nn.ModuleList([nn.Linear(4, 4) for _ in range(2)])
+        self.norm = nn.LayerNorm(4)
+        self.head = nn.Linear(4, 7, bias=False)
+        self.head.weight = self.embedding.weight
+
+
+def groups_of(module, rules, factory=torch.optim.AdamW):
+    names = {parameter: name for name, parameter in module.named_parameters()}
+    optimizer = make_optimizer(GroupedFactory(factory, rules), module.named_parameters())
+    return [(group, [names[p] for p in group["params"]]) for group in optimizer.param_groups]
+
+
+BLOCKS = ["blocks.0.weight", "blocks.1.weight"]
+VECTORS = ["blocks.0.bias", "blocks.1.bias", "norm.weight", "norm.bias"]
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        ({"vectors": {"max_dim": 1}}, [VECTORS, ["embedding.weight", *BLOCKS]]),
+        ({"matrices": {"min_dim": 2}}, [["embedding.weight", *BLOCKS], VECTORS]),
+        ({"blocks": {"name": r"^blocks\.\d"}}, [["blocks.0.weight", "blocks.0.bias",
+          "blocks.1.weight", "blocks.1.bias"], ["embedding.weight", *VECTORS[2:]]]),
+        ({"blocks": {"name": "blocks", "min_dim": 2}}, [BLOCKS, ["embedding.weight", *VECTORS]]),
+        ({"hidden": {"hidden": True}}, [["blocks.0.weight"], None]),  # the first and last are not
+        ({"all": {}}, [None]),
+        # The first that fits has it.
+        ({"vectors": {"max_dim": 1}, "blocks": {"name": "blocks"}, "rest": {}},
+         [VECTORS, BLOCKS, ["embedding.weight"]]),
+    ],
+)  # fmt: skip
+def test_a_parameter_is_in_the_first_group_whose_conditions_it_meets(rules, expected):
+    found = [names for _, names in groups_of(Stranger(), rules)]
+    everything = [name for name, _ in Stranger().named_parameters()]
+    assert sorted(name for names in found for name in names) == sorted(everything)
+    for names, wanted in zip(found, expected, strict=True):
+        assert wanted is None or names == wanted
+
+
+def test_a_group_has_its_settings_and_else_the_optimizers():
+    rules = {"vectors": {"max_dim": 1, "weight_decay": 0.0, "lr": 0.5}}
+    (vectors, _), (rest, _) = groups_of(Stranger(), rules)
+    assert (vectors["lr"], vectors["weight_decay"]) == (0.5, 0.0)
+    assert (rest["lr"], rest["weight_decay"]) == (0.001, 0.01)
+    assert "max_dim" not in vectors
+
+
+def test_without_rules_the_optimizer_gets_plain_parameters():
+    """As it always did: its checkpoints have the same groups."""
+    module = Stranger()
+    (group,) = make_optimizer(torch.optim.SGD, module.named_parameters()).param_groups
+    assert group["params"] == list(module.parameters()) and "param_names" not in group
+
+
+def test_a_group_that_no_parameter_is_left_for_is_named_in_a_line():
+    rules = {"heads": {"name": "heads", "lr": 1.0}}
+    with pytest.raises(ConfigError) as error:
+        groups_of(Stranger(), rules)
+    message = str(error.value)
+    assert message.startswith("optimizer.groups.heads={'name': 'heads'}: no parameter")
+    assert "embedding.weight (7, 4)" in message and "and 3 more" in message
+
+
+def test_a_group_without_conditions_may_be_empty():
+    ((_, names),) = groups_of(nn.Linear(2, 2, bias=False), {"all": {"min_dim": 1}, "rest": {}})
+    assert names == ["weight"]
+
+
+def test_groups_come_from_the_command_line_and_decide_the_losses():
+    plain = compose(["optimizer=adamw"])
+    grouped = compose(["optimizer=adamw", "+optimizer.groups.vectors={max_dim:1,weight_decay:0.0}"])
+    check(grouped)
+    assert config_hash(plain) != config_hash(grouped)
+    label = "adamw vectors.max_dim=1 vectors.weight_decay=0.0"
+    assert grouped.names.variant == label
+
+
+BAD = [
+    ("+optimizer.groups=5", "optimizer.groups=5", "group of keys"),
+    ("+optimizer.groups.a=5", "optimizer.groups.a=5", "group of keys"),
+    ("+optimizer.groups.a.speed=1", "optimizer.groups.a.speed=1", "weight_decay"),
+    ("+optimizer.groups.a.lr=0", "optimizer.groups.a.lr=0", "> 0"),
+    ("+optimizer.groups.a.betas=[1,1]", "optimizer.groups.a.betas=[1, 1]", "[0, 1)"),
+    ("+optimizer.groups.a.min_dim=-1", "optimizer.groups.a.min_dim=-1", ">= 0"),
+    ("+optimizer.groups.a.hidden=1", "optimizer.groups.a.hidden=1", "true or false"),
+    ("+optimizer.groups.a.name='(a'", "optimizer.groups.a.name=(a", "regular expression"),
+    ("+optimizer.groups.a.weight_decay=-1", "optimizer.groups.a.weight_decay=-1", ">= 0"),
+    ("optimizer=muon optimizer.groups.rest.algorithm=sgd", "optimizer=muon", "muon or adamw"),
+    ("optimizer=muon optimizer.adjust_lr=none", "optimizer=muon", "match_rms_adamw"),
+    ("optimizer=muon optimizer.ns_steps=0", "optimizer=muon", "ns_steps"),
+    ("optimizer=schedule_free optimizer.betas=[0,0.9]", "optimizer=schedule_free", "(0, 1)"),
+    ("optimizer=yogi optimizer.initial=-1", "optimizer=yogi", "initial"),
+    ("optimizer=adafactor optimizer.beta2_decay=1", "optimizer=adafactor", "beta2_decay"),
+    ("optimizer=signum optimizer.momentum=1", "optimizer.momentum=1", "[0, 1)"),
+    ("optimizer=rmsprop optimizer.alpha=abc", "optimizer.alpha=abc", "number"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("overrides", "named", "allowed"), BAD, ids=[bad[0] for bad in BAD])
+def test_a_bad_value_is_named_with_what_is_allowed(overrides, named, allowed):
+    with pytest.raises(ConfigError) as error:
+        check(compose(overrides.split(" ")))
+    message = str(error.value)
+    assert message.startswith(f"{named}:") and allowed in message and "\n" not in message
+
+
+@pytest.mark.parametrize("many", [[], ["-m", "batch_size=64,128"]])
+def test_muon_on_a_net_without_hidden_matrices_takes_one_line(cli, tmp_path, many):
+    """Also in a sweep, before its first job."""
+    outcome = cli(*many, *TINY, "optimizer=muon", f"output_dir={tmp_path / 'out'}")
+    assert outcome.code == 1 and len(outcome.err.splitlines()) == 1
+    assert "optimizer.groups.matrices=" in outcome.err and "no parameter of the net" in outcome.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_absent_package_takes_one_line(monkeypatch):
+    monkeypatch.setattr("cbs_lightning.config.optimizer_checks.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"optimizer=soap: needs the package pytorch-optimizer"):
+        check(compose(["optimizer=soap"]))
+    check(compose(["optimizer=adam"]))
+
+
+def test_a_plain_optimizer_of_the_configuration_takes_groups():
+    """Whoever instantiates the settings by hand finds a class that takes no such key."""
+    settings = dict(compose(["optimizer=muon"]).optimizer)
+    del settings["groups"]
+    weight = nn.Parameter(torch.zeros(3, 3))
+    optimizer = instantiate(settings)([{"params": [weight]}])
+    assert optimizer.param_groups[0]["algorithm"] == "muon"
+    with pytest.raises(ValueError, match="needs matrices"):
+        instantiate(settings)([nn.Parameter(torch.zeros(3))])

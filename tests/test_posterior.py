@@ -1,0 +1,280 @@
+"""What `compare` answers without knowing the form of K: exact curves, and where it was wrong."""
+
+import math
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from benchmarks import coverage
+from cbs_lightning.fit import compare
+from cbs_lightning.fit.families import Pole, Scaling, Smooth
+from cbs_lightning.fit.measurements import measurements
+from cbs_lightning.fit.posterior import posterior
+from cbs_lightning.fit.sampling import sample
+from cbs_lightning.fit.scatter import TAIL, Runs, _chance_above
+
+TWELVE = 2.0 ** np.arange(2, 14)
+ADAM = [64 * 2**k for k in range(8)], [33_626, 17_204, 7_448, 3_136, 1_421, 700, 416, 364]
+DIGITS = [4, 8, 16, 32, 64, 128], [1087, 480, 159, 85, 52, 38]
+
+
+@pytest.fixture(autouse=True)
+def without_warnings():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def nested(b, A=100.0, B0=3.0, B1=60.0):
+    return A * (b + B1) / (b - B0)
+
+
+# --- the parts ------------------------------------------------------------------------------------
+
+
+def test_sampling_finds_a_known_posterior_and_its_evidence():
+    """Three numbers with a normal prior, seen with normal noise: all is known in closed form."""
+    seen, noise = np.array([0.3, -1.0, 2.0]), 0.2
+
+    def log_likelihood(z):
+        return stats.norm.logpdf(seen, z, noise).sum(axis=1)
+
+    draws, log_evidence = sample(log_likelihood, 3, 2000, 6)
+    shrunk = 1 / (1 + noise**2)
+    assert draws.mean(axis=0) == pytest.approx(shrunk * seen, abs=0.03)
+    assert draws.std(axis=0) == pytest.approx(noise * math.sqrt(shrunk), rel=0.15)
+    exact = stats.norm.logpdf(seen, 0, math.hypot(1, noise)).sum()
+    assert log_evidence == pytest.approx(exact, abs=0.4)
+
+
+def test_the_chance_that_a_run_goes_on_is_students():
+    z = np.array([-1e30, -50.0, -2.0, 0.0, 0.5, 3.0, 100.0, 1e4])
+    assert _chance_above(z) == pytest.approx(stats.t.sf(z, TAIL), rel=1e-9)
+    assert _chance_above(np.array([-np.inf])) == 1.0
+
+
+def test_runs_of_one_batch_size_share_its_deviation():
+    """A hundred seeds that agree on missing a curve by 0.3 hardly say more than one seed does."""
+    curve, noise, misfit = np.zeros((1, 1)), np.array([0.05]), np.array([0.1])
+    off, on = (
+        [
+            Runs.of(measurements([8] * seeds, [math.exp(miss)] * seeds)).log_likelihood(
+                curve, noise, misfit
+            )[0]
+            for seeds in (1, 100)
+        ]
+        for miss in (5.3, 5.0)
+    )
+    loss = [abs(a - b) for a, b in zip(off, on, strict=True)]
+    assert loss[1] < 30 * loss[0]  # counted singly it were 100 times, and more
+
+
+@pytest.mark.parametrize("family", [Scaling(4, 1024), Pole(4, 1024, 16), Smooth(4, 1024)])
+def test_curves_fall_with_the_batch_size_and_only_a_formula_decides_on_a_minimum(family):
+    draws = np.random.default_rng(0).standard_normal((300, family.parameters))
+    sizes = np.geomspace(4, 1024, 400)
+    log_steps = family.log_steps(draws, sizes)
+    defined = np.isfinite(log_steps)
+    falls = np.diff(np.where(defined, log_steps, 1e6), axis=1)
+    assert (falls <= 1e-9).all()
+    rises = np.diff(np.where(defined, log_steps + np.log(sizes), 1e6), axis=1) >= -1e-9
+    if isinstance(family, Scaling):
+        assert rises.all()  # K·b has no interior minimum
+    elif isinstance(family, Pole):
+        assert (~defined[:, 0]).any() and defined[:, sizes >= 16].all()
+    else:
+        assert 0.05 < (~rises).any(axis=1).mean() < 0.95
+
+
+def test_known_forms_are_members_of_the_family_with_a_pole():
+    """The paper's, McCandlish et al.'s, and A/(1 - √(B0/b))² of sign descent."""
+    family = Pole(4, 1024, 16)
+    span = math.log(16) - math.log(4 / 32)
+    z_pole = stats.norm.ppf((math.log(3.0) - math.log(4 / 32)) / span)
+    low, high = math.log(4 / 16), math.log(1024 * 16)
+    z_B = stats.norm.ppf((math.log(3.0) - low) / (high - low))
+    sharp = 0.7
+    sign = [z_B, math.log(0.5) / sharp, z_pole, math.log(2.0) / sharp]
+    paper = [-30.0, 0.0, z_pole, 0.0]
+    b = np.array([16.0, 64.0, 256.0, 1024.0])
+    found = family.log_steps(np.array([sign, paper]), b)
+    exact = [-2 * np.log(1 - np.sqrt(3 / b)), np.log(b / (b - 3.0))]
+    assert found[0] - found[0, -1] == pytest.approx(exact[0] - exact[0][-1], abs=1e-9)
+    assert found[1] - found[1, -1] == pytest.approx(exact[1] - exact[1][-1], abs=0.02)
+
+
+# --- answers that were wrong before ---------------------------------------------------------------
+
+
+def test_adam_on_cifar10_has_its_minimum_where_anyone_sees_it():
+    """K·b on a plateau, a dip, a rise: a shape that no formula has."""
+    found = compare(*ADAM)
+    assert found.probability > 0.9 and found.reason == ""
+    assert 1024 / 1.2 < found.critical_batch < 2048 * 1.2
+    low, high = found.interval()
+    assert 256 <= low < high <= 4096
+    span = found.range(within=0.1)
+    assert span.confidence >= 0.9 and 2048 >= span.low >= 1024 and span.high <= 2048
+    assert found.formula_probability < 0.3
+    K = np.array(ADAM[1])
+    miss, best_miss = (np.log(one.steps(ADAM[0]) / K).std() for one in (found, found.best))
+    assert miss < 0.1 < 0.18 < best_miss  # the curve meets the points, the best form does not
+
+
+def test_a_form_that_fits_far_worse_does_not_win():
+    found = compare(*DIGITS, {2: 26_000})
+    assert found.best.model == "nested" and found.best.rms_log_error < 0.15
+    assert found.by_name("iiduka").rms_log_error > 0.5
+    assert found.measured.batch_size == 16
+    low, high = found.interval()
+    assert low <= 16 <= high and found.critical_batch > 10
+
+
+def test_seeds_that_repeat_each_other_change_no_verdict():
+    sizes, steps = DIGITS
+    once, twice = compare(sizes, steps), compare(sizes * 2, steps * 2)
+    assert [one.model for one in once] == [one.model for one in twice]
+    assert abs(once.probability - twice.probability) < 0.1
+
+
+def test_one_wild_run_decides_little():
+    steps = nested(TWELVE) * np.exp(0.05 * np.cos(9 * np.arange(12)))
+    usual = compare(TWELVE, steps)
+    steps[5] *= 12
+    wild = compare(TWELVE, steps)
+    assert usual.reason == wild.reason == ""
+    assert wild.critical_batch == pytest.approx(usual.critical_batch, rel=0.25)
+    sizes, steps = np.repeat(TWELVE, 3), np.repeat(nested(TWELVE), 3) * np.tile([0.95, 1, 1.05], 12)
+    steps[4] *= 12  # one seed of three, beside the minimum
+    assert compare(sizes, steps).critical_batch == pytest.approx(usual.critical_batch, rel=0.25)
+
+
+def test_ties_are_no_edge():
+    found = compare([4, 8, 16, 32, 64], [100, 50, 25, 20, 18])  # K·b = 400, 400, 400, 640, 1152
+    assert found.measured.batch_size == 16 and found.data.at_edge == ""
+    assert "smallest" not in found.reason and found.critical_batch is None
+
+
+def test_the_same_question_has_the_same_answer():
+    first, second = compare(*ADAM), compare(*ADAM)
+    assert first.interval() == second.interval() and first.probability == second.probability
+
+
+# --- readings -------------------------------------------------------------------------------------
+
+
+def test_open_ends_say_that_b_star_may_lie_beyond_the_runs():
+    falling = compare(TWELVE[:6], 3000 * (TWELVE[:6] / 4) ** -1.3)  # K·b falls to the end
+    assert falling.critical_batch is None and math.isinf(falling.interval()[1])
+    assert falling.interval()[0] > 4
+    rising = compare(TWELVE, 300 * (1 + 20 / TWELVE))
+    low, high = rising.interval()
+    assert low == 0.0 and 4 <= high < 32
+    assert compare([], []).interval() == (0.0, math.inf) and compare([], []).range() is None
+
+
+def test_the_range_costs_what_it_says_and_widens_with_what_it_may_cost():
+    found = compare(
+        np.repeat(TWELVE, 3), np.repeat(nested(TWELVE), 3) * np.tile([0.97, 1, 1.03], 12)
+    )
+    narrow, wide = found.range(within=0.1), found.range(within=0.5)
+    assert narrow.confidence >= 0.9 and wide.confidence >= 0.9
+    low, high = narrow
+    assert wide.low <= low <= found.measured.batch_size <= high <= wide.high
+    assert wide.high / wide.low > high / low and 16 in narrow and 4096 not in wide
+    least = min(nested(b) * b for b in np.geomspace(4, 8192, 2000))
+    assert all(nested(b) * b <= 1.1 * least for b in TWELVE if b in narrow)
+    unsure = compare([4, 8, 16, 32], [900, 600, 210, 170]).range(within=0.01)
+    assert unsure.low == unsure.high and unsure.confidence < 0.9
+    for wrong in (0, -0.1, math.nan, "0.1"):
+        with pytest.raises(ValueError, match="within must be"):
+            found.range(within=wrong)
+
+
+def test_the_prediction_band_has_room_for_a_further_run():
+    rng = np.random.default_rng(5)
+    curve, further = [], []
+    for _ in range(8):
+        steps = nested(TWELVE) * np.exp(0.1 * rng.standard_normal(12))
+        found = compare(TWELVE, steps)
+        again = nested(TWELVE) * np.exp(0.1 * rng.standard_normal(12))
+        for band, inside in ((found.band, curve), (found.prediction_band, further)):
+            low, high = band(TWELVE, 0.9)
+            inside.append((low <= again) & (again <= high))
+    assert np.mean(curve) < 0.8 and 0.83 <= np.mean(further) <= 0.98
+
+
+def test_leverage_names_the_batch_size_that_decides():
+    """Without b = 4 nothing shows that K·b rises towards small batch sizes."""
+    sizes = [4, 8, 16, 32, 64, 128, 256]
+    steps = np.repeat([2600, 700, 350, 210, 150, 120, 108], 3) * np.tile([0.98, 1.0, 1.02], 7)
+    found = compare(np.repeat(sizes, 3), steps)
+    assert found.reason == ""
+    by_size = {one.batch_size: one for one in found.leverage}
+    assert sorted(by_size) == sizes and 4.0 in found.decisive
+    assert by_size[4].overturns and by_size[4].probability < 0.9
+    assert not by_size[256].overturns
+    assert found.settling_batch_size <= 8  # a run there would settle it
+    assert compare([], []).leverage == ()
+
+
+def test_a_posterior_reaches_as_far_as_it_is_asked_to():
+    """A search asks about batch sizes beyond those that it has run."""
+    found = posterior(measurements([16], [500]), reach=(4, 256), curves=200)
+    assert (found.first, found.last) == (4.0, 256.0)
+    log_steps = found.log_steps([4, 16, 256])
+    assert log_steps.shape == (len(found.noise), 3)
+    assert np.median(log_steps[:, 1]) == pytest.approx(math.log(500), abs=0.15)
+    spread = np.quantile(np.minimum(log_steps, 50), 0.9, axis=0) - np.quantile(
+        log_steps, 0.1, axis=0
+    )
+    assert spread[1] < spread[0] and spread[1] < spread[2]
+
+
+# --- coverage: a smaller version of `make bench PARTS=coverage`, other draws ----------------------
+
+
+@dataclass(frozen=True)
+class Held:
+    """Shares that a cell is held to, over so many sweeps."""
+
+    sweeps: int
+    covered: float = 0.8
+    range_holds: float = 0.8
+
+
+# With 25 % noise and one seed 0.85 of the intervals are wanted to hold b*, and 0.846 do, over 400
+# other draws (0.79, 0.83 and 0.88 in three sets of them, docs/answer.md). 0.69 of the ranges hold,
+# most of which say that they are less than 90 % sure. The cell is held to what was measured there,
+# less two standard errors of its own sweeps.
+SHORTFALL = Held(60, covered=0.75, range_holds=0.56)
+
+
+@pytest.mark.parametrize(
+    ("noise", "seeds", "held"), [(0.03, 3, Held(20)), (0.25, 1, SHORTFALL)], ids=["3%-3", "25%-1"]
+)
+def test_intervals_hold_b_star_and_no_minimum_is_made_up(noise, seeds, held, monkeypatch):
+    monkeypatch.setattr(coverage, "SEED", 555)
+    cell = coverage.Cell.of(
+        [coverage.one(("family", noise, seeds, seed)) for seed in range(held.sweeps)]
+    )
+    assert cell.claimed >= 0.7  # 0.8 is wanted of many
+    assert cell.covered >= held.covered
+    assert cell.range_holds >= held.range_holds
+    without = [coverage.one(("without a pole", noise, seeds, seed)) for seed in range(6)]
+    assert sum(one.claimed for one in without) <= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "sweeps"), [("noisy quadratic", 30), ("nested", 10), ("plateau, dip, rise", 10)]
+)
+def test_intervals_hold_b_star_on_other_curves(name, sweeps, monkeypatch):
+    """Of ten noisy quadratics chance alone leaves too few covered one time in five: hence more."""
+    monkeypatch.setattr(coverage, "SEED", 556)
+    readings = [coverage.one((name, 0.05, 3, seed)) for seed in range(sweeps)]
+    claimed = [one for one in readings if one.claimed]
+    assert len(claimed) >= 0.3 * sweeps
+    assert sum(one.covered for one in claimed) >= 0.8 * len(claimed)
