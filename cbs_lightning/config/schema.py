@@ -78,10 +78,10 @@ class Names:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """All that a run is told: what `compose` returns and `run` takes.
+    """The complete configuration of a run: what `compose` returns and `run` takes.
 
-    `data`, `model`, `optimizer`, `scheduler` and `trainer` are the settings of what is
-    instantiated, `callbacks` and `logger` those of any number of objects, by names.
+    `data`, `model`, `optimizer`, `scheduler` and `trainer` hold the class and arguments of one
+    object each; `callbacks` and `logger` those of any number of objects, by name.
 
     Example:
         >>> from dataclasses import replace

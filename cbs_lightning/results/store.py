@@ -140,13 +140,14 @@ def run_directories(study: Path) -> list[Path]:
 
 
 def read_study(directory: Path) -> tuple[list[Run], list[Broken]]:
-    """Read a study.
+    """Read all runs of a study.
 
     Args:
-        directory: of the study, such as `outputs/digits`.
+        directory: the study's folder, such as `outputs/digits`.
 
     Returns:
-        Its runs, by variant, batch size and seed, and the run directories that cannot be read.
+        The runs, sorted by variant, batch size and seed, and the run directories that could not be
+        read, with the reason.
 
     Example:
         >>> import tempfile

@@ -30,19 +30,19 @@ from cbs_lightning.training.train import train
 
 
 def run(cfg: RunConfig, job: Job = ALONE) -> Result:
-    """Train to the threshold, or answer from what an earlier run stored.
+    """Train to the threshold, or answer from the stored losses of an earlier run.
 
     Args:
-        cfg: what to run, as `compose` returns it.
-        job: what the run gets from the sweep that it is part of.
+        cfg: the configuration, from `compose`.
+        job: the sweep's side of the run; a run on its own needs none.
 
     Returns:
-        The run's result, which is also in its directory.
+        The result, which is also written to the run's directory.
 
     Raises:
-        UserError: for what a user can mend, such as a wrong setting or a full disk.
-        Interrupted: after a signal; the run was saved, and the same call resumes it.
-        BusyError: where another process works on the run and the job does not wait for it.
+        UserError: something that you can fix, such as a wrong setting or a full disk.
+        Interrupted: a signal arrived. The run was saved, and the same call resumes it.
+        BusyError: another process is working on the run, and the job does not wait for it.
 
     Example:
         >>> import tempfile
