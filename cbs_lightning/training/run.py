@@ -25,6 +25,7 @@ from cbs_lightning.results.result import (
 from cbs_lightning.results.sfo_limit import SfoLimit
 from cbs_lightning.results.trajectory import RuleName
 from cbs_lightning.training.build import check_model
+from cbs_lightning.training.probes import summary_line
 from cbs_lightning.training.source import Extent, Source
 from cbs_lightning.training.train import train
 
@@ -83,7 +84,13 @@ def _answer(cfg: RunConfig, source: Source, request: Request, job: Job) -> Resul
     job.finished(result)
     where = job.times() if job.in_sweep else f"; {directory}"
     print_line(f"{job.title(run_title(cfg))}: {describe(result)}{where}")
+    _print_prediction(cfg, job)
     return result
+
+
+def _print_prediction(cfg: RunConfig, job: Job) -> None:
+    if cfg.noise.probes and (line := summary_line(run_directory(cfg))) is not None:
+        print_line(f"{job.title(run_title(cfg))}: {line}")
 
 
 def known_already(cfg: RunConfig, job: Job = ALONE, *, quiet: bool = False) -> Result | None:
