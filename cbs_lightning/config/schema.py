@@ -65,6 +65,22 @@ class ProgressConfig:
 
 
 @dataclass(frozen=True)
+class NoiseConfig:
+    """What is measured beside training. It decides no loss, so it is not part of the hash."""
+
+    probes: Annotated[int, Whole(0, 10_000)] = 0  # probes of a run; 0: none
+    samples: Annotated[int, Whole(4)] = 2560  # samples of a probe, over which gradients are taken
+    batch_size: Annotated[  # samples of each of its batches; None: the run's, at most a fifth
+        int | None, Whole(1, others=(None,))
+    ] = None
+    curvature: Annotated[bool, Flag()] = True  # a and c too
+    trials: Annotated[int, Whole(0)] = 4  # pairs of trial steps of a probe
+    products: Annotated[int, Whole(0)] = 2  # Hessian-vector products of a probe
+    branches: Annotated[bool, Flag()] = False
+    theorem: Annotated[bool, Flag()] = False
+
+
+@dataclass(frozen=True)
 class Names:
     """Which option of each group was chosen, and the variant that this makes of the run."""
 
@@ -126,6 +142,7 @@ class RunConfig:
     answer_within: Annotated[float, Positive()]  # of the least SFO, more, for the answer's range
     progress: ProgressConfig
     names: Names
+    noise: NoiseConfig = NoiseConfig()
 
     @property
     def rules(self) -> BatchSizeRules:
@@ -143,7 +160,7 @@ class RunConfig:
 
 
 # A run does not depend on them.
-NOT_RECORDED = ("answer_within", "jobs", "jobs_per_gpu", "repeat", "logger")
+NOT_RECORDED = ("answer_within", "jobs", "jobs_per_gpu", "repeat", "logger", "noise")
 
 
 def recorded(cfg: RunConfig, **resolved: Any) -> dict[str, Any]:

@@ -149,7 +149,20 @@ class InMemoryLoader:
             return torch.empty(0)
         return self.augmentation.draw(samples, generator(self.seed, self.epoch, 1))
 
+    def sample(self, size: int, rng: torch.Generator) -> Batch:
+        """So many samples drawn independently, augmented as in training; the order stays."""
+        device = self.images.labels.device
+        indices = torch.randint(len(self.images), (size,), generator=rng)
+        draws = torch.empty(0)
+        if self.augmentation is not None and self.seed is not None:
+            draws = self.augmentation.draw(size, rng)
+        return self._batch(indices.to(device), draws.to(device))
+
     def _chunk(self, indices: Tensor, draws: Tensor) -> list[Batch]:
+        batches = (torch.split(tensor, self.batch_size) for tensor in self._batch(indices, draws))
+        return list(zip(*batches, strict=True))
+
+    def _batch(self, indices: Tensor, draws: Tensor) -> Batch:
         pixels = self.images.pixels[indices]
         if self.augmentation is not None:
             pixels = self.augmentation.apply(pixels, draws)
@@ -158,6 +171,4 @@ class InMemoryLoader:
         if self.normalization is not None:
             mean, std = self.normalization
             images = images.sub_(mean).div_(std)
-        labels = self.images.labels[indices]
-        batches = (torch.split(tensor, self.batch_size) for tensor in (images, labels))
-        return list(zip(*batches, strict=True))
+        return images, self.images.labels[indices]

@@ -23,6 +23,7 @@ from cbs_lightning.data.seeds import generator, seed_of
 
 DRAWS = 1  # beside an epoch's order: what its batches draw
 WORKERS = 2  # the seed that torch would give to workers
+BEYOND = 2**32  # the epochs of a run: what is drawn apart from it
 _SPARE = np.random.MT19937(0)
 
 
@@ -77,8 +78,9 @@ class RepeatableLoader(CountingLoader):
         self.shuffled = isinstance(loader.sampler, RandomSampler)
         whole, rest = divmod(self.samples, loader.batch_size)
         self.steps_per_epoch = whole if loader.drop_last else whole + (rest > 0)
+        self._fetching = _Fetching(loader, seed)
         self._batches = DataLoader(
-            _Fetching(loader, seed),
+            self._fetching,
             batch_sampler=_Places(self),  # type: ignore[arg-type]
             collate_fn=_as_it_is,
             num_workers=loader.num_workers,
@@ -108,6 +110,12 @@ class RepeatableLoader(CountingLoader):
         """Samples of the batch that the slice with this number in an epoch is part of."""
         first = number // self.slices * self.batch_size
         return min(self.batch_size, self.samples - first)
+
+    def sample(self, size: int, rng: torch.Generator) -> Any:
+        """So many samples drawn independently, fetched by this process; the order stays."""
+        place = int(torch.randint(2**31, (1,), generator=rng))
+        indices = torch.randint(self.samples, (size,), generator=rng)
+        return self._fetching.__getitems__(Place(BEYOND + place, 0, indices.tolist()))
 
     def places(self) -> Iterator[Place]:
         """Those that are left of the epoch."""

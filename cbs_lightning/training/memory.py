@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from cbs_lightning.models import Classifier
+from cbs_lightning.models.out_of_memory import is_out_of_memory
 from cbs_lightning.optim.groups import make_optimizer
 from cbs_lightning.training.allocator import LARGEST_MMAP_THRESHOLD
 from cbs_lightning.training.system_memory import available_memory
@@ -24,15 +25,6 @@ USABLE = 0.7  # of the memory that is free; the rest is for libraries' own buffe
 KEPT = 2.0  # times what a step's tensors take, at most, where all that is freed is kept
 LARGEST_OF_SAMPLE = 64  # times a sample's own size, that a layer makes of it in ordinary nets
 PROBES = (32, 64)  # samples of the two batches that tell how memory grows with the batch
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    text = str(error)
-    return isinstance(error, RuntimeError) and (
-        "can't allocate memory" in text or "not enough memory" in text
-    )
 
 
 def automatic_slice(

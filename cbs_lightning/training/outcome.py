@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cbs_lightning.callbacks import TrajectoryRecorder
+from cbs_lightning.callbacks.probes.measure_noise import MeasureNoise
 from cbs_lightning.config.identity import config_hash, hyperparameters
 from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.files import write_atomically
@@ -21,6 +22,7 @@ from cbs_lightning.results.result import (
     Status,
     answer,
 )
+from cbs_lightning.training.probes import write_record
 from cbs_lightning.training.source import Source
 
 
@@ -38,6 +40,7 @@ class Outcome:
         self.stored = stored
         self.result = result
         self.recorder = TrajectoryRecorder()
+        self.probes: MeasureNoise | None = None
 
     def add(self, **known: Any) -> None:
         self.result = replace(self.result, **known)
@@ -60,6 +63,11 @@ class Outcome:
             store.write_trajectory(self.directory, trajectory)
             store.publish(self.directory, self.result)
         return self.result
+
+    def finish_probes(self) -> None:
+        """Write what they measured, after the result."""
+        if self.probes is not None:
+            write_record(self.directory, self.probes, self.result)
 
     def finish_badly(self, ended: Status) -> Result:
         """Write what can still be written: the device or the disk may be in trouble."""

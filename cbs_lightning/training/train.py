@@ -25,6 +25,7 @@ from cbs_lightning.errors import ConfigError, UserError
 from cbs_lightning.files import write_atomically
 from cbs_lightning.models import Classifier
 from cbs_lightning.models.compilation import compile_net, is_of_compiler, uncompiled
+from cbs_lightning.models.out_of_memory import is_out_of_memory
 from cbs_lightning.results import provenance, store
 from cbs_lightning.results.checkpoints import Checkpoint
 from cbs_lightning.results.result import UNFINISHED, Request, Result, Run, Status
@@ -34,9 +35,10 @@ from cbs_lightning.training.build import build_model, rate_schedule, schedule_li
 from cbs_lightning.training.choices import Choices, choose
 from cbs_lightning.training.interrupted import Interrupted
 from cbs_lightning.training.loops import reasons_for_general_loop
-from cbs_lightning.training.memory import is_out_of_memory, room_for_freed_blocks
+from cbs_lightning.training.memory import room_for_freed_blocks
 from cbs_lightning.training.operations import operations_of_step
 from cbs_lightning.training.outcome import Outcome, blank_result
+from cbs_lightning.training.probes import probes_of
 from cbs_lightning.training.resume import checkpoint_to_resume
 from cbs_lightning.training.source import Source
 from cbs_lightning.training.trainer import Watchers, close_loggers, make_trainer, watchers
@@ -79,6 +81,7 @@ def train(
         ended = _train(cfg, source, choices, outcome, watch, checkpoint, gpu)
     with held_back():
         result = outcome.finish(ended)
+        outcome.finish_probes()
     for warning in warnings_after(request, outcome.recorder.trajectory):
         print_line(f"{title}: warning: {warning}")
     outcome.tidy(keep_checkpoint=cfg.checkpoint.keep)
@@ -115,7 +118,10 @@ def _train(
     more: list[L.Callback] = [
         CheckOptimizer((lambda found: outcome.add(**found._asdict())) if own else None)
     ]
-    trainer = make_trainer(cfg, max_steps, directory, title, watch, rates, number, slices, more)
+    probes = outcome.probes = probes_of(cfg, watch.stop, rates, directory, title)
+    trainer = make_trainer(
+        cfg, max_steps, directory, title, watch, rates, number, slices, more, probes
+    )
     device = trainer.strategy.root_device
     if device.type == "cuda":
         torch.cuda.set_device(device)  # else the first GPU, or that of the run before, is used

@@ -26,6 +26,7 @@ from cbs_lightning.callbacks import (
     TrajectoryRecorder,
     WeighMicroBatches,
 )
+from cbs_lightning.callbacks.probes.measure_noise import MeasureNoise
 from cbs_lightning.callbacks.progress import PrintProgress, ProgressSink, ReportProgress
 from cbs_lightning.callbacks.progress_bar import ShowProgressBar
 from cbs_lightning.config.identity import NEUTRAL, flatten
@@ -83,6 +84,7 @@ def make_trainer(
     gpu: int | None,
     slices: int = 1,
     more: Sequence[L.Callback] = (),
+    probes: MeasureNoise | None = None,
 ) -> L.Trainer:
     """`gpu` is torch's number of the one to train on; None: the device that comes first.
 
@@ -100,9 +102,11 @@ def make_trainer(
     )
     progress = FollowProgress(stop, max_steps, _sinks(cfg, title, watch.signals.job))
     # In this order: what is recorded is looked at, and what was found may be saved.
-    own = [
+    own: list[L.Callback] = [
         SwitchWeights(), stop.recorder, stop, curves, watch.signals, watch.checkpoint, progress,
     ]  # fmt: skip
+    if probes is not None:  # what they found may be saved too
+        own.insert(own.index(curves), probes)
     if slices > 1:
         own.insert(0, WeighMicroBatches())
     if isinstance(watch.checkpoint, StepwiseCheckpoint) and not rates.is_constant:

@@ -1,0 +1,147 @@
+"""a and c of one step: what the full gradient lowers the loss by, and what noise takes of it.
+
+A step θ - ηPg with a batch of b samples lowers the loss by a - c/b in the mean, with
+a = ηGᵀPG - ½η²GᵀPHPG and c = ½η² tr(PHPΣ). The first term is known from pairs of gradients. What is
+beyond it is measured in two ways, each on one group of a probe's batches, with a step v = ηPg that
+follows the mean gradient g of the other groups:
+
+- by trial steps: L(θ-v) - L(θ) + vᵀ∇L(θ). Noise is added and subtracted, so that its first order
+  cancels: ½L(θ-v+δ) + ½L(θ-v-δ) - L(θ-v) is c/b, where δ is the noise of a step with b samples;
+- by products with the Hessian: ½vᵀHv and ½δᵀHδ.
+
+The gradient that v follows has noise itself, as that of a batch of N samples: a has its c/N added.
+"""
+
+import math
+from collections.abc import Callable
+from itertools import cycle, islice
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from cbs_lightning.callbacks.probes.gradients import GradientSums
+from cbs_lightning.callbacks.probes.objective import Objective
+from cbs_lightning.callbacks.probes.preconditioner import Metric
+from cbs_lightning.models.out_of_memory import is_out_of_memory
+
+FEWEST_GROUPS = 3  # one to measure the loss on, two for a step and its noise
+PAIRS_PER_GROUP = 2  # of trial steps, before the loss is measured on another group
+
+
+def measure_curvature(
+    objective: Objective,
+    sums: GradientSums,
+    metric: Metric,
+    batch_size: int,
+    trials: int,
+    products: int,
+    note: Callable[[str], None],
+) -> dict[str, Any]:
+    """a and c by the names of a `Probe`; `batch_size` is that of the noise in trial steps."""
+    if sums.groups < FEWEST_GROUPS:
+        note(f"a and c are not measured: they need gradients of {FEWEST_GROUPS} batches")
+        return {}
+    here = Curvature(objective, sums, metric, batch_size)
+    found: dict[str, Any] = {}
+    if trials:
+        found |= here.by_trial_steps(trials)
+    if products > 1:
+        try:
+            found |= here.by_hessian_products(products)
+        except (RuntimeError, NotImplementedError) as error:
+            if is_out_of_memory(error):
+                raise
+            reason = " ".join(str(error).split())[:120]
+            note(f"a and c by trial steps alone: torch has no second derivatives here ({reason})")
+    return found
+
+
+class Part(NamedTuple):
+    """One group to measure the loss on, and a step by the others."""
+
+    group: int
+    step: Tensor  # v
+    noise: list[Tensor]  # δ, by the other groups
+
+
+class Curvature:
+    """Of the loss along the full step and along the noise of steps, at one moment of a run."""
+
+    def __init__(
+        self, objective: Objective, sums: GradientSums, metric: Metric, batch_size: int
+    ) -> None:
+        self.objective = objective
+        self.sums = sums
+        self.metric = metric
+        self.batch_size = batch_size
+        self.means = sums.group_means()
+        self.group_samples = sums.per_group * sums.batch_size
+        self.step_samples = self.group_samples * (sums.groups - 1)  # N
+
+    def by_trial_steps(self, pairs: int) -> dict[str, float | None]:
+        beyond, excess = [], []
+        for start in range(0, pairs, PAIRS_PER_GROUP):
+            part = self._part(start // PAIRS_PER_GROUP)
+            here, stepped = self._loss_here(part.group), self._loss_at(part, -part.step)
+            beyond.append(stepped - here + float(self.means[part.group] @ part.step))
+            for noise in islice(cycle(part.noise), min(PAIRS_PER_GROUP, pairs - start)):
+                up, down = (self._loss_at(part, sign * noise - part.step) for sign in (1, -1))
+                excess.append((up + down) / 2 - stepped)
+        self.objective.move(None)
+        return self._named("trial", beyond, excess)
+
+    def by_hessian_products(self, products: int) -> dict[str, float | None]:
+        """One along the step, the others along noise, all on one group."""
+        part = self._part(0)
+        vectors = [part.step, *islice(cycle(part.noise), products - 1)]
+        totals = [0.0] * len(vectors)
+        for number in self._batches(part.group):
+            for index, found in enumerate(self.objective.curvatures(number, vectors)):
+                totals[index] += found / self.sums.per_group / 2
+        return self._named("hvp", totals[:1], totals[1:])
+
+    def _part(self, number: int) -> Part:
+        """Another group for every number; noise of those that follow it."""
+        groups = self.sums.groups
+        group = number % groups
+        others = [self.means[(group + each) % groups] for each in range(1, groups)]
+        mean = (self.sums.mean * groups - self.means[group]) / (groups - 1)
+        step = self.metric.eta * self.metric.scale
+        # Noise about a mean of which it is part is too small; and it is to be that of b samples.
+        size = math.sqrt(len(others) / (len(others) - 1) * self.group_samples / self.batch_size)
+        return Part(group, step * mean, [size * step * (each - mean) for each in others])
+
+    def _batches(self, group: int) -> range:
+        return range(group * self.sums.per_group, (group + 1) * self.sums.per_group)
+
+    def _loss_here(self, group: int) -> float:
+        return sum(self.sums.losses[each] for each in self._batches(group)) / self.sums.per_group
+
+    def _loss_at(self, part: Part, displacement: Tensor) -> float:
+        self.objective.move(displacement)
+        losses = [self.objective.loss(number) for number in self._batches(part.group)]
+        return sum(losses) / len(losses)
+
+    def _named(self, way: str, beyond: list[float], excess: list[float]) -> dict[str, float | None]:
+        """`beyond` the first order, what a step adds to the loss; `excess` of it by noise."""
+        scales = self.sums.statistics()
+        first, first_se = (scales[f"metric_gradient_norm2{end}"] for end in ("", "_se"))
+        c, c_se = (_scaled(each, self.batch_size) for each in _mean_and_error(excess))
+        more, more_se = _mean_and_error(beyond)
+        assert c is not None and more is not None
+        a = self.metric.eta * first - more + c / self.step_samples
+        errors = (_scaled(first_se, self.metric.eta), more_se, _scaled(c_se, 1 / self.step_samples))
+        a_se = math.hypot(*(each for each in errors if each is not None)) if first_se else None
+        return {f"a_{way}": a, f"a_{way}_se": a_se, f"c_{way}": c, f"c_{way}_se": c_se}
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return value * factor if value is not None else None
+
+
+def _mean_and_error(values: list[float]) -> tuple[float, float | None]:
+    mean = sum(values) / len(values)
+    if len(values) < 2:
+        return mean, None
+    spread = sum((each - mean) ** 2 for each in values) / (len(values) - 1)
+    return mean, math.sqrt(spread / len(values))

@@ -1,0 +1,161 @@
+"""From gradients of independent batches to |G|², tr Σ and the noise scales.
+
+With M batches of m samples, the variance of a coordinate over the batches is unbiased for Σᵢᵢ/m,
+and |mean|² less its own noise, tr Σ/(Mm), is unbiased for |G|²: it is the mean of gᵢ·gⱼ over all
+pairs i ≠ j. Standard errors and intervals are from leaving out one group of batches at a time.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+GROUPS = 10  # of batches, at most, to leave out one at a time
+LEVEL_Z = 1.645  # of a 90 % interval
+
+
+class GradientSums:
+    """Takes gradients, in rows, of batches of `batch_size` samples.
+
+    `scale` is the optimizer's metric P, a factor per weight; None: it is not known. Batches are
+    summed up in at most `GROUPS` groups of equal size, so memory does not grow with their number.
+    """
+
+    def __init__(self, batches: int, batch_size: int, scale: Tensor | None = None) -> None:
+        if batches < 2:
+            raise ValueError(f"gradients of at least 2 batches are needed, not of {batches}")
+        self.batch_size = batch_size
+        self.groups = min(GROUPS, batches)
+        self.per_group = batches // self.groups
+        self.batches = self.groups * self.per_group
+        self.scale = scale
+        self.losses: list[float] = []
+        self._sums: list[Tensor] = []  # of gradients, by group
+        self._squares: list[tuple[float, float]] = []  # sums of |g|² and gᵀPg, by group
+        self._first: Tensor | None = None
+        self._spread: Tensor | None = None  # sum of (g - first)²
+        self._added = 0
+
+    def add(self, loss: float, gradient: Tensor) -> None:
+        if self._first is None or self._spread is None:
+            self._first, self._spread = gradient.clone(), torch.zeros_like(gradient)
+        if self._added % self.per_group == 0:
+            self._sums.append(torch.zeros_like(gradient))
+            self._squares.append((0.0, 0.0))
+        self._added += 1
+        self.losses.append(loss)
+        self._sums[-1].add_(gradient)
+        away = gradient - self._first
+        self._spread.addcmul_(away, away)
+        plain, weighed = self._squares[-1]
+        in_metric = _dot(gradient, gradient, self.scale) if self.scale is not None else math.nan
+        self._squares[-1] = (plain + _dot(gradient, gradient), weighed + in_metric)
+
+    @property
+    def mean(self) -> Tensor:
+        return torch.stack(self._sums).sum(0) / self.batches
+
+    def group_means(self) -> list[Tensor]:
+        return [each / self.per_group for each in self._sums]
+
+    def deviations(self) -> Tensor:
+        """The standard deviation of a single sample's gradient, by coordinate."""
+        assert self._first is not None and self._spread is not None
+        away = self.mean - self._first
+        variance = (self._spread - self.batches * away.square()) / (self.batches - 1)
+        # A root of a variance over so few is too small in the mean, by this factor.
+        few = 1 - 1 / (4 * (self.batches - 1))
+        return (variance.clamp(min=0) * self.batch_size).sqrt() / few
+
+    def statistics(self) -> dict[str, Any]:
+        """By the names of a `Probe`."""
+        found = {
+            "batch_size": self.batch_size, "batches": self.batches, **self._scales(metric=False),
+        }  # fmt: skip
+        if self.scale is not None:
+            in_metric = self._scales(metric=True)
+            found |= {f"metric_{name}": value for name, value in in_metric.items()}
+            found["preconditioned_noise_trace"] = in_metric["noise_trace"]
+            found.pop("metric_noise_trace_se", None)
+        return found
+
+    def _scales(self, *, metric: bool) -> dict[str, Any]:
+        scale = self.scale if metric else None
+        squares = [each[metric] for each in self._squares]
+        total = torch.stack(self._sums).sum(0)
+        whole = self._moments(total, sum(squares), self.batches, scale)
+        left = [
+            self._moments(total - own, sum(squares) - square, self.batches - self.per_group, scale)
+            for own, square in zip(self._sums, squares, strict=True)
+        ] if self.batches - self.per_group > 1 else []  # fmt: skip
+        ratio = Jackknife.of([_log_ratio(each) for each in left])
+        b_simple = whole.noise_trace / whole.norm2 if whole.norm2 > 0 else None
+        return {
+            "gradient_norm2": whole.norm2,
+            "gradient_norm2_se": Jackknife.of([each.norm2 for each in left]).se,
+            "noise_trace": whole.noise_trace,
+            "noise_trace_se": Jackknife.of([each.noise_trace for each in left]).se,
+            "b_simple": b_simple,
+            "b_simple_interval": ratio.interval_around(b_simple),
+            "l1_noise_scale": self._l1_noise_scale(scale),
+        }
+
+    def _moments(
+        self, total: Tensor, squares: float, batches: int, scale: Tensor | None
+    ) -> "Moments":
+        of_total = _dot(total, total, scale)
+        norm2 = (of_total - squares) / (batches * (batches - 1))
+        variance = (squares - of_total / batches) / (batches - 1)
+        return Moments(norm2, variance * self.batch_size)
+
+    def _l1_noise_scale(self, scale: Tensor | None) -> float | None:
+        """‖G‖₁ by the signs of the other groups' sum, which noise lowers instead of raising."""
+        weight = scale.sqrt() if scale is not None else None
+        total = torch.stack(self._sums).sum(0)
+        found = [_dot(each, torch.sign(total - each), weight) for each in self._sums]
+        norm = sum(found) / self.batches
+        deviations = self.deviations()
+        noise = float((deviations * weight if weight is not None else deviations).sum())
+        return (noise / norm) ** 2 if norm > 0 else None
+
+
+@dataclass(frozen=True)
+class Moments:
+    norm2: float
+    noise_trace: float
+
+
+@dataclass(frozen=True)
+class Jackknife:
+    """The standard error of a value, from what it is with each group left out; None: not known."""
+
+    se: float | None
+
+    @classmethod
+    def of(cls, left: list[float]) -> "Jackknife":
+        if len(left) < 2 or not all(map(math.isfinite, left)):
+            return cls(None)
+        mean = sum(left) / len(left)
+        spread = sum((each - mean) ** 2 for each in left)
+        return cls(math.sqrt(spread * (len(left) - 1) / len(left)))
+
+    def interval_around(self, value: float | None) -> tuple[float, float] | None:
+        """90 %, of a value whose logarithm this is of."""
+        if value is None or value <= 0 or self.se is None:
+            return None
+        factor = math.exp(min(LEVEL_Z * self.se, 700.0))
+        return value / factor, value * factor
+
+
+def _log_ratio(moments: Moments) -> float:
+    if moments.norm2 <= 0 or moments.noise_trace <= 0:
+        return math.nan
+    return math.log(moments.noise_trace / moments.norm2)
+
+
+def _dot(one: Tensor, other: Tensor, weight: Tensor | None = None) -> float:
+    product = one * other if weight is None else one * other * weight
+    precise = torch.float64 if product.device.type != "mps" else torch.float32
+    return float(product.sum(dtype=precise))

@@ -1,0 +1,274 @@
+"""Probes a run as its loss falls, without changing it by a bit."""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+
+from cbs_lightning.callbacks.loaders import data_size
+from cbs_lightning.callbacks.probes.curvature import measure_curvature
+from cbs_lightning.callbacks.probes.gradients import GradientSums
+from cbs_lightning.callbacks.probes.objective import Objective, samples_freely
+from cbs_lightning.callbacks.probes.preconditioner import metric_of
+from cbs_lightning.callbacks.probes.schedule import (
+    latest_reading,
+    levels,
+    passed,
+    reading_rule,
+    steps_stood_for,
+)
+from cbs_lightning.callbacks.probes.state import unchanged
+from cbs_lightning.callbacks.probes.write_events import write_events
+from cbs_lightning.callbacks.stop_at_threshold import StopAtThreshold
+from cbs_lightning.models import Classifier
+from cbs_lightning.models.compilation import uncompiled
+from cbs_lightning.models.out_of_memory import is_out_of_memory
+from cbs_lightning.noise.record import Cost, NoiseRecord, Probe
+from cbs_lightning.optim.learning_rate import RateSchedule
+from cbs_lightning.results.result import Result
+
+HALVINGS = 3  # of a slice, where memory is short, before a probe is left out
+
+
+@dataclass(frozen=True)
+class ProbeSettings:
+    """How often and how much to measure; the defaults are those of conf/config.yaml."""
+
+    probes: int
+    samples: int = 2560  # of a probe, over which gradients are taken
+    batch_size: int | None = None  # samples of each of its batches; None: the run's, at most a 5th
+    curvature: bool = True  # a and c as well
+    trials: int = 4  # pairs of trial steps
+    products: int = 2  # Hessian-vector products
+    branches: bool = False
+    theorem: bool = False
+
+    def batches_of(self, run_batch_size: int) -> tuple[int, int]:
+        """How many batches, and the samples of each, in a run with this batch size."""
+        size = self.batch_size or min(run_batch_size, max(1, self.samples // 5))
+        return max(2, self.samples // size), size
+
+
+class MeasureNoise(L.Callback):
+    """Measures |G|², tr Σ, noise scales, a and c whenever the loss passes one of its levels.
+
+    The levels are evenly spaced in log loss between the first reading and the threshold; a reading
+    is the mean over the latest samples. To stand after `stop` among the callbacks.
+
+    Args:
+        settings: how often and how much to measure.
+        stop: which knows the losses and the threshold.
+        rates: what a step's learning rate is multiplied by.
+        directory: of the run, for TensorBoard.
+        seed: of the run.
+        compiled: the mode of the net's compilation.
+        say: is given a line for the user.
+    """
+
+    def __init__(
+        self,
+        settings: ProbeSettings,
+        stop: StopAtThreshold,
+        rates: RateSchedule,
+        directory: Path,
+        seed: int,
+        compiled: str | None = None,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        self.settings = settings
+        self.stop = stop
+        self.rates = rates
+        self.directory = directory
+        self.seed = seed
+        self.compiled = compiled
+        self.say = say
+        self.probes: list[Probe] = []
+        self.notes: list[str] = []
+        self.cost = Cost()
+        self.is_late = False  # the run began without probes
+        self._levels: list[float] | None = None
+        self._passed = 0
+        self._looked = 0
+        self._kept: deque[Any] = deque(maxlen=0)
+        self._obstacle: str | None = None
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        assert self.stop.batch_size is not None
+        size = data_size(trainer.train_dataloader)
+        self._rule = reading_rule(size, self.stop.rule.steps_per_epoch)
+        self._looked = trainer.global_step
+        self.is_late = trainer.global_step > 0 and self._levels is None
+        if self._levels is None:
+            self._levels = []
+        own_loop = isinstance(module, Classifier)
+        if not (own_loop or module.automatic_optimization):
+            self._obstacle = "under manual optimization a module takes its gradients itself"
+            self._note(f"no probes: {self._obstacle}")
+        batches, _ = self.settings.batches_of(self.stop.batch_size)
+        if not samples_freely(trainer.train_dataloader):
+            self._kept = deque(maxlen=2 * batches)
+            self._note("gradients are of the batches that were trained last: the data is a stream")
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        module: L.LightningModule,
+        outputs: Any,
+        batch: Any = None,
+        batch_idx: int = 0,
+    ) -> None:
+        if self._kept.maxlen:
+            self._kept.append(batch)
+        trajectory = self.stop.recorder.trajectory
+        steps, looked = len(trajectory), self._looked
+        # Only where `stop` has looked: a resumed run is probed after the same steps.
+        if steps != trainer.global_step or steps <= looked or self.stop.status is not None:
+            return
+        self._looked = steps
+        reading = latest_reading(trajectory, self._rule)
+        if reading is None or self.is_late or self._obstacle is not None:
+            return
+        if not self._levels:
+            self._levels = levels(reading.loss, self.stop.threshold, self.settings.probes)
+        number = passed(reading.loss, self._levels)
+        if number > self._passed:
+            self._passed = number
+            self._probe(trainer, module, steps, reading.samples, reading.loss)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "settings": asdict(self.settings),
+            "threshold": self.stop.threshold,
+            "levels": self._levels or [],
+            "passed": self._passed,
+            "probes": [asdict(each) for each in self.probes],
+            "notes": self.notes,
+            "cost": asdict(self.cost),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Probes on the way to another threshold, or other ones, are not what is asked for."""
+        same = state_dict["settings"] == asdict(self.settings)
+        if not same or state_dict["threshold"] != self.stop.threshold:
+            return
+        self._levels, self._passed = list(state_dict["levels"]), state_dict["passed"]
+        self.probes = [Probe(**each) for each in state_dict["probes"]]
+        self.notes, self.cost = list(state_dict["notes"]), Cost(**state_dict["cost"])
+
+    def record(self, result: Result) -> NoiseRecord:
+        """What was measured in a run with this result."""
+        trajectory = self.stop.recorder.trajectory
+        probed = [(each.step, each.loss) for each in self.probes]
+        steps = steps_stood_for(trajectory, self._rule, probed)
+        seconds = self.stop.recorder.seconds
+        return NoiseRecord(
+            config_hash=result.config_hash,
+            variant=result.variant,
+            optimizer=result.optimizer,
+            lr=result.lr,
+            batch_size=result.batch_size,
+            seed=result.seed,
+            threshold=result.threshold,
+            rule=result.rule.value,
+            probes=[
+                replace(each, steps=stands_for)
+                for each, stands_for in zip(self.probes, steps, strict=True)
+            ],
+            cost=replace(
+                self.cost, share_of_run=self.cost.seconds / seconds if seconds > 0 else None
+            ),
+            settings=asdict(self.settings),
+            notes=list(self.notes),
+        )
+
+    def _probe(
+        self, trainer: L.Trainer, module: L.LightningModule, step: int, samples: int, loss: float
+    ) -> None:
+        self.stop.recorder.pause()
+        started = time.perf_counter()
+        blank = Probe(step=step, samples=samples, loss=loss, steps=0)
+        found = self._measured_in_memory(trainer, module, blank)
+        seconds = time.perf_counter() - started
+        self.cost = replace(self.cost, seconds=self.cost.seconds + seconds)
+        if found is not None:
+            self.probes.append(found)
+            write_events(self.directory, self.probes)
+
+    def _measured_in_memory(
+        self, trainer: L.Trainer, module: L.LightningModule, blank: Probe
+    ) -> Probe | None:
+        """In smaller slices where memory is short; None where even those are too much."""
+        assert self.stop.batch_size is not None
+        _, size = self.settings.batches_of(self.stop.batch_size)
+        slice_size = _slice_size(trainer, module)
+        for _ in range(HALVINGS + 1):
+            try:
+                with unchanged(trainer, module), uncompiled(self.compiled):
+                    return self._measured(trainer, module, blank, slice_size)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                if trainer.strategy.root_device.type == "cuda":
+                    torch.cuda.empty_cache()
+            slice_size = max(1, math.ceil(min(slice_size or size, size) / 2))
+            self._note(f"memory was short in a probe: gradients in slices of {slice_size}")
+        self._note(f"no probe at step {blank.step}: out of memory; the run goes on")
+        return None
+
+    def _measured(
+        self, trainer: L.Trainer, module: L.LightningModule, blank: Probe, slice_size: int | None
+    ) -> Probe:
+        assert self.stop.batch_size is not None
+        batches, size = self.settings.batches_of(self.stop.batch_size)
+        objective = Objective(
+            trainer, module, size, slice_size, self.seed, blank.step, tuple(self._kept)
+        )
+        optimizer = trainer.optimizers[0]
+        factor = self.rates.factor(blank.samples, self.stop.batch_size)
+        metric = metric_of(optimizer, objective.parameters, factor)
+        if metric is None:
+            name = type(optimizer).__name__
+            self._note(f"a, c and the optimizer's metric are not measured for {name}")
+        sums = GradientSums(batches, size, metric.scale if metric is not None else None)
+        for number in range(sums.batches):
+            sums.add(*objective.gradient(number))
+        found = sums.statistics()
+        lr = optimizer.param_groups[0].get("lr")
+        found["lr"] = float(lr) * factor if lr is not None else None
+        if metric is not None:
+            found["eta"] = metric.eta
+            if self.settings.curvature:
+                trials, products = self.settings.trials, self.settings.products
+                found |= measure_curvature(
+                    objective, sums, metric, self.stop.batch_size, trials, products, self._note
+                )
+        self._add_cost(objective)
+        return replace(blank, **found)
+
+    def _add_cost(self, objective: Objective) -> None:
+        cost = self.cost
+        self.cost = replace(
+            cost,
+            gradients=cost.gradients + objective.gradients,
+            forward_passes=cost.forward_passes + objective.forward_passes,
+            hessian_products=cost.hessian_products + objective.hessian_products,
+        )
+
+    def _note(self, text: str) -> None:
+        """Once a run."""
+        if text not in self.notes:
+            self.notes.append(text)
+            self.say(f"probes: {text}")
+
+
+def _slice_size(trainer: L.Trainer, module: L.LightningModule) -> int | None:
+    """Samples of the slices that the run itself works in; None: whole batches."""
+    if isinstance(module, Classifier) and not module.automatic_optimization:
+        return module.micro_batch_size
+    return getattr(trainer.train_dataloader, "slice_size", None)

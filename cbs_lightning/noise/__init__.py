@@ -1,0 +1,1 @@
+"""What probes measured in a run, and what that says of its critical batch size."""

@@ -1,0 +1,141 @@
+"""What the probes of a run measured: `noise.json` in its directory."""
+
+import json
+import math
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+FILE = "noise.json"
+SCHEMA_VERSION = 1
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One probe: gradients of independent batches at the weights after step `step`.
+
+    G is the mean gradient, Σ the covariance of a single sample's, P the optimizer's metric and η
+    its learning rate, so that a step is θ - ηPg; H is the Hessian. A step with a batch of b samples
+    lowers the loss by a - c/b in the mean. Names that begin with `metric_` are of P^½ g. `None` is
+    what was not or cannot be measured.
+    """
+
+    step: int  # updates made before it
+    samples: int  # seen before it
+    loss: float  # of the latest samples, as training saw them
+    steps: float  # of the run that it stands for
+    gradient_norm2: float | None = None  # |G|²; unbiased, so it may be negative
+    gradient_norm2_se: float | None = None
+    noise_trace: float | None = None  # tr Σ
+    noise_trace_se: float | None = None
+    b_simple: float | None = None  # tr Σ / |G|²; None: |G|² is not above 0
+    b_simple_interval: Interval | None = None  # 90 %
+    l1_noise_scale: float | None = None  # (sum of deviations / ‖G‖₁)²
+    metric_gradient_norm2: float | None = None  # GᵀPG
+    metric_gradient_norm2_se: float | None = None
+    metric_noise_trace: float | None = None  # tr PΣ, as preconditioned_noise_trace
+    metric_b_simple: float | None = None
+    metric_b_simple_interval: Interval | None = None
+    metric_l1_noise_scale: float | None = None
+    preconditioned_noise_trace: float | None = None  # tr PΣ
+    lr: float | None = None  # of the next step
+    eta: float | None = None  # η: the learning rate that momentum makes of it in the long run
+    a_trial: float | None = None  # by trial steps
+    a_trial_se: float | None = None
+    c_trial: float | None = None
+    c_trial_se: float | None = None
+    a_hvp: float | None = None  # by Hessian-vector products
+    a_hvp_se: float | None = None
+    c_hvp: float | None = None
+    c_hvp_se: float | None = None
+    batch_size: int | None = None  # samples of each of the probe's batches
+    batches: int | None = None  # that gradients were taken of
+    branches: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the probes of a run took."""
+
+    gradients: int = 0  # of single samples, as SFO counts them
+    forward_passes: int = 0  # of single samples, without a gradient
+    seconds: float = 0.0
+    share_of_run: float | None = None  # of the seconds that its training took
+    hessian_products: int = 0  # of single samples
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What one estimator makes of the probes."""
+
+    critical_batch: float | None
+    interval: Interval | None = None
+    reason: str | None = None  # why there is none
+
+
+@dataclass(frozen=True)
+class NoiseRecord:
+    """All that is known from the probes of one run."""
+
+    config_hash: str
+    variant: str
+    optimizer: str
+    lr: float | None
+    batch_size: int  # samples per step of the run
+    seed: int
+    threshold: float
+    rule: str
+    probes: list[Probe]
+    cost: Cost = Cost()
+    critical_batch: float | None = None  # the prediction
+    interval: Interval | None = None
+    reason: str | None = None  # why there is none
+    estimator: str | None = None
+    b_simple: float | None = None
+    b_simple_interval: Interval | None = None
+    estimators: dict[str, Estimate] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)  # of the probes, as asked for
+    notes: list[str] = field(default_factory=list)  # what to know of the measurement
+    theorem: dict[str, Any] | None = None
+    schema_version: int = SCHEMA_VERSION
+
+    def to_json(self) -> str:
+        return json.dumps(_plain(asdict(self)), indent=2, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "NoiseRecord":
+        """Raise ValueError where the text is not that of a record."""
+        try:
+            values = json.loads(text)
+            if values["schema_version"] != SCHEMA_VERSION:
+                raise ValueError(f"schema_version is {values['schema_version']}")
+            values = _known(cls, values)
+            values["probes"] = [Probe(**_known(Probe, each)) for each in values["probes"]]
+            values["cost"] = Cost(**_known(Cost, values.get("cost", {})))
+            estimators = values.get("estimators", {}).items()
+            values["estimators"] = {
+                name: Estimate(**_known(Estimate, each)) for name, each in estimators
+            }
+            return cls(**values)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
+def _known(kind: type[Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Those that the class has; intervals are tuples."""
+    names = {each.name for each in fields(kind)}
+    return {
+        key: tuple(value) if key.endswith("interval") and value is not None else value
+        for key, value in values.items()
+        if key in names
+    }
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no infinities: the open end of an interval is null."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,62 @@
+"""The probes of a run: whether they are still to be made, and what they leave behind."""
+
+from contextlib import suppress
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from cbs_lightning.callbacks.probes.measure_noise import MeasureNoise, ProbeSettings
+from cbs_lightning.callbacks.stop_at_threshold import StopAtThreshold
+from cbs_lightning.config.schema import RunConfig
+from cbs_lightning.console import print_line
+from cbs_lightning.files import write_atomically
+from cbs_lightning.noise.prediction import prediction_line, with_prediction
+from cbs_lightning.noise.record import FILE, NoiseRecord
+from cbs_lightning.optim.learning_rate import RateSchedule
+from cbs_lightning.results.result import UNFINISHED, Request, Result
+
+
+def probes_of(
+    cfg: RunConfig, stop: StopAtThreshold, rates: RateSchedule, directory: Path, title: str
+) -> MeasureNoise | None:
+    """The callback that measures, where that is asked for."""
+    if not cfg.noise.probes:
+        return None
+    say = partial(_say, title)
+    settings = ProbeSettings(**asdict(cfg.noise))
+    return MeasureNoise(settings, stop, rates, directory, cfg.seed, cfg.compile, say)
+
+
+def _say(title: str, text: str) -> None:
+    print_line(f"{title}: {text}")
+
+
+def read_record(directory: Path) -> NoiseRecord | None:
+    """None also where the file is damaged: probes are made again."""
+    with suppress(OSError, ValueError):
+        return NoiseRecord.from_json((directory / FILE).read_bytes())
+    return None
+
+
+def are_missing(cfg: RunConfig, directory: Path, request: Request) -> bool:
+    """Whether probes are asked for that the run has not had."""
+    if not cfg.noise.probes:
+        return False
+    record = read_record(directory)
+    if record is None or (record.threshold, record.rule) != (request.threshold, request.rule.value):
+        return True
+    return record.settings != asdict(ProbeSettings(**asdict(cfg.noise)))
+
+
+def write_record(directory: Path, measured: MeasureNoise, result: Result) -> NoiseRecord | None:
+    """Write `noise.json`; None for a run that goes on later, or began without probes."""
+    if result.ended in UNFINISHED or measured.is_late:
+        return None
+    record = with_prediction(measured.record(result))
+    write_atomically(directory / FILE, record.to_json().encode())
+    return record
+
+
+def summary_line(directory: Path) -> str | None:
+    record = read_record(directory)
+    return prediction_line(record) if record is not None else None
