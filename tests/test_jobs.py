@@ -69,7 +69,7 @@ def test_the_choice_and_its_reason(machine):
     assert str(automatic(configs("threads=3"))) == "2 at a time (3 cores each)"
     assert str(automatic(configs("threads=16"))) == "1 at a time (16 cores)"
     machine(cores=8, memory=room_for(3, configs()[0]))
-    assert str(automatic(configs())) == "3 at a time (2 cores each, no memory for more)"
+    assert str(automatic(configs())) == "3 at a time (2 cores each, memory allows no more)"
     machine(cores=8, memory=GB // 4)
     assert automatic(configs()).runs == 1
     machine(cores=8, gpu=True)
@@ -135,7 +135,7 @@ def test_a_model_that_cannot_be_looked_at_is_run_alone(machine, monkeypatch):
     machine(cores=8)
     monkeypatch.setattr(jobs, "peak_of_batch", None)
     found = automatic(configs())
-    assert found.runs == 1 and "8 cores, for want of knowing what memory" in found.why
+    assert found.runs == 1 and "8 cores, their memory needs are unknown" in found.why
 
 
 def test_memory_is_what_the_smallest_control_group_has(monkeypatch, tmp_path):

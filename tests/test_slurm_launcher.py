@@ -175,7 +175,7 @@ def test_slurm_has_to_answer_at_first_and_is_waited_for_later(cli, tmp_path, tak
     text = f"echo >> {calls}\ncase $(/usr/bin/wc -l < {calls}) in 2|3) {away};; esac"
     program(takes_jobs, "squeue", text)
     outcome = sweep_of_one(cli, tmp_path)
-    assert outcome.out.count("squeue: away; asked again until it answers\n") == 1
+    assert outcome.out.count("squeue: away; retrying until it answers\n") == 1
     assert "submitted as 7; " in outcome.out and outcome.err == ""
 
 

@@ -42,7 +42,7 @@ def recommend(curve: Curve, within: float = WITHIN, *, leverage: bool = True) ->
     >>> found.interval[0] < found.critical_batch < found.interval[1]
     True
     >>> found.caveats[0]
-    'One seed: seed=0,1,2 tells how far K scatters.'
+    'One seed: seed=0,1,2 shows how much K varies.'
     """
     comparison = curve.comparison
     complete = [point for point in curve.distinct_points if point.all_reached]

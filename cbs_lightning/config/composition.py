@@ -70,7 +70,7 @@ def complete(cfg: DictConfig, hydra: Any) -> RunConfig:
     }
     for group in GROUPS:
         if names[group] is None:
-            raise UserError(f"~{group}: a run needs {group}; another one: {group}=<option>")
+            raise UserError(f"~{group}: a run needs {group}; choose another with {group}=<option>")
     values = _plain(cfg)
     if values.get("repeat") is not None:
         _read(values, names)

@@ -6,7 +6,6 @@ everything downstream takes that.
 
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
-from difflib import get_close_matches
 from enum import Enum
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -25,7 +24,7 @@ from cbs_lightning.config.constraints import (
     Single,
     Whole,
 )
-from cbs_lightning.errors import ConfigError, UserError, require
+from cbs_lightning.errors import ConfigError, UserError, did_you_mean, require
 from cbs_lightning.optim.learning_rate import Scaling
 from cbs_lightning.optim.scaling import BatchSizeRules, DecayScaling, ScalingRule
 from cbs_lightning.results.trajectory import RuleName
@@ -190,7 +189,7 @@ def read(schema: type[Schema], values: Any, prefix: str = "", **given: Any) -> S
             )
     for name in sorted(set(names) - set(values)):
         if known[name].default is MISSING:
-            raise UserError(f"{prefix}{name}: was removed, but is needed")
+            raise UserError(f"{prefix}{name}: is needed and cannot be removed")
     found = {
         name: _value(hints[name], f"{prefix}{name}", values[name])
         for name in names
@@ -213,9 +212,7 @@ def _value(hint: Any, key: str, value: Any) -> Any:
 
 def _no_such(key: str, prefix: str, names: list[str]) -> str:
     allowed = sorted(prefix + name for name in names)
-    meant = get_close_matches(key, allowed, n=1)
-    hint = f"; did you mean {meant[0]}?" if meant else ";"
-    return f"no such key{hint} allowed: {', '.join(allowed)}"
+    return f"no such key; {did_you_mean(key, allowed)}allowed: {', '.join(allowed)}"
 
 
 def _group(key: str) -> str:

@@ -99,4 +99,4 @@ def _nothing_left(left: Named) -> str:
     shown = [f"{name} {tuple(parameter.shape)}" for name, parameter in left[:MOST_SHOWN]]
     more = f" and {len(left) - MOST_SHOWN} more" if len(left) > MOST_SHOWN else ""
     there_are = f"there are {', '.join(shown)}{more}" if shown else "there is none left"
-    return f"no parameter of the net is so; {there_are}"
+    return f"no parameter of the net matches; {there_are}"

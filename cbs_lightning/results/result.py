@@ -101,6 +101,7 @@ class Result:
     tokens: int | None = None  # of the `samples`
     is_stream: bool = False  # the data has no length: an epoch is one step
     waited: float | None = None  # share of the training time without a core, since others had it
+    losses_from: str | None = None  # run directory beside this one that the losses were copied from
 
     @property
     def sliced(self) -> bool:
@@ -321,7 +322,7 @@ def describe(result: Result) -> str:
         loss = f", loss {result.loss:.3g}" if result.loss is not None else ""
         sfo = f", SFO {result.sfo_exceeded:,}" if result.status is Status.ABANDONED else ""
         steps = count_of(end, "step")
-        found = f"{result.status} after {steps}{sfo}{loss} (until {result.threshold:g})"
+        found = f"{result.status} after {steps}{sfo}{loss} (threshold {result.threshold:g})"
         if result.rule is RuleName.EPOCH and end < result.steps_per_epoch:
-            found += " within the first epoch"
+            found += " before the first epoch ended"
     return f"{found}, {duration(result.seconds)}"

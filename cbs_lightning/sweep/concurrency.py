@@ -72,9 +72,9 @@ def automatic(configs: Sequence[RunConfig]) -> Concurrency:
         most = runs
         try:
             runs = at_a_time(len(configs), most, total_memory(), needs(configs))
-            note = ", no memory for more" if runs < most else ""
+            note = ", memory allows no more" if runs < most else ""
         except Exception:  # what is wrong, the runs will tell
-            runs, note = 1, ", for want of knowing what memory they need"
+            runs, note = 1, ", their memory needs are unknown"
     share = max(cfg.threads or fair_share(runs) for cfg in configs)
     size, each = "one core" if share == 1 else f"{share} cores", " each" if runs > 1 else ""
     return Concurrency(runs, f"{size}{each}{note}")

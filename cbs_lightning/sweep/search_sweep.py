@@ -136,8 +136,8 @@ class SearchSweep(Sweep):
         if limit is not None:
             names = ", ".join(each.name for each in self._unknown())
             print_line(
-                f"The budget is used up ({GROUP}.{limit}): b* is not known yet for {names}. What "
-                "is said above is the best so far; the same command goes on, with the budget anew."
+                f"The budget is used up ({GROUP}.{limit}): b* is not known yet for {names}. The "
+                "above is the best so far; run the same command to continue with a new budget."
             )
         print_line(f"The search took {self._spent_in_words()}; {self._known_in_words()}.")
         if limit is None and not any(run and run.steps is not None for run in found.values()):
@@ -171,9 +171,9 @@ class SearchSweep(Sweep):
 
     def _known_in_words(self) -> str:
         if not self._known:
-            return "nothing was known before"
+            return "no run was finished before"
         runs = count_of(len(self._known), "run")
-        return f"{runs} and {sum(self._known.values()):,} gradients were known before"
+        return f"{runs} and {sum(self._known.values()):,} gradients were finished before"
 
 
 def _range_in_words(search: Search) -> str:
@@ -204,7 +204,7 @@ def _nothing_reached(found: Iterable[Result | None]) -> str:
         return "every run of the search failed"
     losses = [(run.loss, run.batch_size, run) for run in runs if run.loss is not None]
     if not losses:
-        return "no run of the search has a loss that is finite"
+        return "no run of the search has a finite loss"
     loss, batch_size, run = min(losses, key=lambda each: each[:2])
     return (
         f"stop.loss={run.threshold:g}: no run of the search reached it; the closest was "
