@@ -25,16 +25,19 @@ def expand(
     _check_one_rate([job for job, cfg in configs.items() if cfg.lr_scaling == Scaling.TUNED])
     found: dict[str, tuple[Overrides, RunConfig]] = {}
     for job, cfg in configs.items():
-        jobs = {job: cfg} if cfg.lr_scaling != Scaling.TUNED else _tried(job, compose)
+        jobs = {job: cfg} if cfg.lr_scaling != Scaling.TUNED else _tried(job, cfg, compose)
         for each, own in jobs.items():
             found.setdefault(_what_is_run(own), (each, own))
     return dict(found.values())
 
 
-def _tried(job: Overrides, compose: Callable[[Overrides], RunConfig]) -> dict[Overrides, RunConfig]:
+def _tried(
+    job: Overrides, asked: RunConfig, compose: Callable[[Overrides], RunConfig]
+) -> dict[Overrides, RunConfig]:
     plain = (*without(job, SCALING), f"{SCALING}={Scaling.NONE}")
     cfg = compose(plain)
     check(cfg)
+    asked.rules.check(asked.names.optimizer, asked.optimizer)  # which may set the rate themselves
     rates = [_typed(cfg.optimizer["lr"], factor) for factor in cfg.lr_tuning]
     jobs = [(*without(plain, LR), f"{LR}={rate}") for rate in rates]
     return {each: compose(each) for each in jobs}
