@@ -25,7 +25,7 @@ from cbs_lightning.results.result import (
 from cbs_lightning.results.sfo_limit import SfoLimit
 from cbs_lightning.results.trajectory import RuleName
 from cbs_lightning.training.build import check_model
-from cbs_lightning.training.probes import summary_line
+from cbs_lightning.training.probes import summary_lines
 from cbs_lightning.training.source import Extent, Source
 from cbs_lightning.training.train import train
 
@@ -89,7 +89,7 @@ def _answer(cfg: RunConfig, source: Source, request: Request, job: Job) -> Resul
 
 
 def _print_prediction(cfg: RunConfig, job: Job) -> None:
-    if cfg.noise.probes and (line := summary_line(run_directory(cfg))) is not None:
+    for line in summary_lines(run_directory(cfg)) if cfg.noise.probes else ():
         print_line(f"{job.title(run_title(cfg))}: {line}")
 
 
