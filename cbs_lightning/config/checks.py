@@ -50,6 +50,7 @@ def check(cfg: RunConfig, *, here: bool = True) -> None:
     allowed = "needs a sweep over a grid, with -m; allowed here: linear, none, sqrt"
     require(cfg.lr_scaling is not Scaling.TUNED, "lr_scaling", cfg.lr_scaling, allowed)
     check_trainer(cfg.trainer, (lambda kind: kind in GPUS and GPUS[kind]()) if here else None)
+    _check_noise(cfg)
     if cfg.compile is not None:
         _check_compile(cfg, here)
     for group, settings in (("data", cfg.data), ("model", cfg.model)):
@@ -80,6 +81,22 @@ def _check_compile(cfg: RunConfig, here: bool) -> None:
     require(mode != CUDA_GRAPHS or not sliced, "compile", mode, allowed)
     if here and (reason := obstacle(mode, device_type(cfg.trainer["accelerator"]))) is not None:
         raise ConfigError("compile", mode, reason)
+
+
+def _check_noise(cfg: RunConfig) -> None:
+    noise = cfg.noise
+    if not noise.probes:
+        for key in ("branches", "theorem"):
+            allowed = "needs probes: set noise.probes to how many; allowed without: false"
+            require(not getattr(noise, key), f"noise.{key}", True, allowed)
+        return
+    # What a CUDA graph has recorded, a probe's batches of another size would replace.
+    allowed = "not with compile=reduce-overhead; allowed with it: 0"
+    require(cfg.compile != CUDA_GRAPHS, "noise.probes", noise.probes, allowed)
+    if noise.batch_size is not None:
+        allowed = f"at most half of noise.samples={noise.samples}: two batches are needed"
+        fits = 2 * noise.batch_size <= noise.samples
+        require(fits, "noise.batch_size", noise.batch_size, allowed)
 
 
 def _check_own_optimizer(cfg: RunConfig) -> None:

@@ -1,10 +1,10 @@
 """From short branches of a run at several batch sizes to its local critical batch size.
 
 A branch that leaves a run at batch size b shows two things: a quick move to the noise level of b,
-and the slower difference in progress. The readings of its second half tell them apart: a line
-through the log of their losses has, at step 0, the `level` that the branch would have had at once,
-and its slope is the progress of a step. That is a share of the loss, since branches are at different
-losses by then; times the loss at the probe it is the `decrease`. Over the branches of a probe,
+and the slower difference in progress. Its second half tells them apart: a line through the log of
+its losses ends at the `level` that the branch has come to, and its slope is the progress of a step.
+That is a share of the loss, since branches are at different losses by then; times the loss at the
+probe it is the `decrease`. Over the branches of a probe,
 
     level = L∞ + N/b        decrease = a - c/b,
 
@@ -43,8 +43,8 @@ class Branch:
         if len(settled) < 2 or not all(0 < each < math.inf for each in self.loss):
             return None
         steps, losses = ([values[at] for at in settled] for values in (self.steps, self.loss))
-        slope, log_level = np.polyfit(steps, np.log(losses), 1)
-        return math.exp(log_level), -float(slope) * self.loss[0]
+        slope, end = np.polyfit(np.array(steps) - self.steps[-1], np.log(losses), 1)
+        return math.exp(end), -float(slope) * self.loss[0]
 
     def to_dict(self) -> dict[str, Any]:
         """As in `noise.json`; a loss that is not finite is None there."""

@@ -44,7 +44,7 @@ def are_missing(cfg: RunConfig, directory: Path, request: Request) -> bool:
     if not cfg.noise.probes:
         return False
     record = read_record(directory)
-    if record is None or record.threshold != request.threshold:
+    if record is None or (record.threshold, record.rule) != (request.threshold, request.rule.value):
         return True
     return record.settings != asdict(ProbeSettings(**asdict(cfg.noise)))
 

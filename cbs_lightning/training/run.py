@@ -25,7 +25,8 @@ from cbs_lightning.results.result import (
 from cbs_lightning.results.sfo_limit import SfoLimit
 from cbs_lightning.results.trajectory import RuleName
 from cbs_lightning.training.build import check_model
-from cbs_lightning.training.probes import summary_lines
+from cbs_lightning.training.probes import are_missing, summary_lines
+from cbs_lightning.training.repeat_for_probes import repeat_for_probes
 from cbs_lightning.training.source import Extent, Source
 from cbs_lightning.training.train import train
 
@@ -62,7 +63,8 @@ def run(cfg: RunConfig, job: Job = ALONE) -> Result:
             source.setup()
             check_model(cfg, source)
         request = request_for(cfg, source.extent if stored is None else Extent.of(stored.result))
-        if stored is not None and _is_answer(stored, request, job.sfo_limit):
+        answered = stored is not None and _is_answer(stored, request, job.sfo_limit)
+        if stored is not None and answered and not are_missing(cfg, directory, request):
             return _finished_already(cfg, stored.result, job)
         directory.mkdir(parents=True, exist_ok=True)
         title = job.title(run_title(cfg))
@@ -78,14 +80,27 @@ def _answer(cfg: RunConfig, source: Source, request: Request, job: Job) -> Resul
     known = answer_from_store(stored, request, job.sfo_limit) if stored is not None else None
     if known is not None:
         store.publish(directory, known)
+        _make_probes(cfg, request, job)
         return _finished_already(cfg, known, job)
     with job.gpu(device_type(cfg.trainer["accelerator"])) as gpu:
         result = train(cfg, source, request, stored, job, gpu)
+    _make_probes(cfg, request, job)
     job.finished(result)
     where = job.times() if job.in_sweep else f"; {directory}"
     print_line(f"{job.title(run_title(cfg))}: {describe(result)}{where}")
     _print_prediction(cfg, job)
     return result
+
+
+def _make_probes(cfg: RunConfig, request: Request, job: Job) -> None:
+    """Those that a finished run has not had, or not all of, by training it once more."""
+    directory = run_directory(cfg)
+    if not are_missing(cfg, directory, request):
+        return
+    stored = store.read_run(directory)
+    if stored.result.ended not in UNFINISHED:
+        with job.gpu(device_type(cfg.trainer["accelerator"])) as gpu:
+            repeat_for_probes(cfg, request, stored, job, gpu)
 
 
 def _print_prediction(cfg: RunConfig, job: Job) -> None:
@@ -100,6 +115,8 @@ def known_already(cfg: RunConfig, job: Job = ALONE, *, quiet: bool = False) -> R
         return None
     request = request_for(cfg, Extent.of(stored.result))
     if not _is_answer(stored, request, job.sfo_limit):
+        return None
+    if are_missing(cfg, run_directory(cfg), request):
         return None
     return stored.result if quiet else _finished_already(cfg, stored.result, job)
 
@@ -211,4 +228,5 @@ def _finished_already(cfg: RunConfig, result: Result, job: Job) -> Result:
     job.finished(result, already=True)
     where = "" if job.in_sweep else f"; {run_directory(cfg)}"
     print_line(f"{job.title(run_title(cfg))}: {describe(result)}, known already{where}")
+    _print_prediction(cfg, job)
     return result
