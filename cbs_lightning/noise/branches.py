@@ -14,6 +14,7 @@ so that (a - c/b)/b, the decrease per gradient, is largest at the local critical
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -85,15 +86,15 @@ def fit_branches(branches: Sequence[Branch]) -> LocalFit:
     """
     lines = [(each.batch_size, line) for each in branches if (line := each.line) is not None]
     if len({size for size, _ in lines}) < 2:
-        reason = "fewer than two batch sizes have branches whose losses stay finite and above 0"
-        return LocalFit(local_critical_batch_reason=reason)
+        too_few = "fewer than two batch sizes have branches whose losses stay finite and above 0"
+        return LocalFit(local_critical_batch_reason=too_few)
     sizes = np.array([size for size, _ in lines], np.float64)
     levels, decreases = (np.array([line[at] for _, line in lines]) for at in (0, 1))
     level = _Regression.of(sizes, levels)
     decrease = _Regression.of(sizes, decreases)
     a, c = float(decrease.values[0]), -float(decrease.values[1])
     errors = decrease.errors
-    reason = None
+    reason: str | None = None
     if a <= 0:
         reason = "a <= 0: the loss does not fall, even with large batches"
     elif c <= 0:
@@ -146,9 +147,9 @@ class _Regression:
         if self.covariance is None:
             return None
         rng = np.random.default_rng(0)
-        root = np.linalg.cholesky(self.covariance + 1e-12 * np.diag(np.diag(self.covariance)))
         spread = np.sqrt(self.freedom / rng.chisquare(self.freedom, DRAWS))
-        drawn = self.values + spread[:, None] * (rng.standard_normal((DRAWS, 2)) @ root.T)
+        away = rng.multivariate_normal((0.0, 0.0), self.covariance, DRAWS)
+        drawn = self.values + spread[:, None] * away
         a, c = drawn[:, 0], -drawn[:, 1]
         with np.errstate(divide="ignore", invalid="ignore"):
             ratios = np.where(a > 0, np.maximum(2 * c / a, 0.0), np.inf)
@@ -181,7 +182,7 @@ def suggest_schedule(
     smooth = _never_falling(logs, [_weight(each) for each in found])
     schedule: dict[str, int] = {}
     samples, sizes = 0.0, 0
-    ends = [(one.step + other.step) / 2 for one, other in zip(found, found[1:], strict=False)]
+    ends = [(one.step + other.step) / 2 for one, other in pairwise(found)]
     edges = [0.0, *ends, float(total_steps)]
     for number, log_size in enumerate(smooth):
         size = min(2 ** max(0, round(log_size)), largest or 2**62)
@@ -207,7 +208,7 @@ def _ratio_of_steps(pole: float, before: int, after: int) -> float:
 
 def _weight(probe: Probe) -> float:
     interval = probe.local_critical_batch_interval
-    if interval is None or not (0 < interval[0] and interval[1] < math.inf):
+    if interval is None or not (interval[0] > 0 and interval[1] < math.inf):
         return 0.1  # an octave and a half or more
     return 1 / max(0.1, math.log2(interval[1] / interval[0])) ** 2
 

@@ -90,7 +90,7 @@ def _take_step(
     batches: Objective,
     number: int,
 ) -> None:
-    """As the run itself does, with the module's own hooks around a step where Lightning has them."""
+    """As the run itself does, in the general loop with the module's own hooks around a step."""
 
     def closure() -> float:
         optimizer.zero_grad()
