@@ -106,7 +106,7 @@ class MeasureNoise(L.Callback):
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         assert self.stop.batch_size is not None
         size = data_size(trainer.train_dataloader)
-        self._rule = reading_rule(size, self.stop.rule.steps_per_epoch)
+        self._rule = reading_rule(size, self.stop.rule)
         self._looked = trainer.global_step
         self.is_late = trainer.global_step > 0 and self._levels is None
         if self._levels is None:
@@ -115,9 +115,8 @@ class MeasureNoise(L.Callback):
         if not (own_loop or module.automatic_optimization):
             self._obstacle = "under manual optimization a module takes its gradients itself"
             self._note(f"no probes: {self._obstacle}")
-        batches, _ = self.settings.batches_of(self.stop.batch_size)
         if not samples_freely(trainer.train_dataloader):
-            self._kept = deque(maxlen=2 * batches)
+            self._kept = deque(maxlen=max(3, self.settings.samples // self.stop.batch_size))
             self._note("gradients are of the batches that were trained last: the data is a stream")
 
     def on_train_batch_end(
@@ -128,11 +127,14 @@ class MeasureNoise(L.Callback):
         batch: Any = None,
         batch_idx: int = 0,
     ) -> None:
-        if self._kept.maxlen:
+        recorder = self.stop.recorder
+        if self._kept.maxlen and recorder.count_samples(batch) == self.stop.batch_size:
             self._kept.append(batch)
-        trajectory = self.stop.recorder.trajectory
+        if trainer.strategy.root_device.type == "cpu" and recorder.is_between_steps:
+            recorder.fetch()
+        trajectory = recorder.trajectory
         steps, looked = len(trajectory), self._looked
-        # Only where `stop` has looked: a resumed run is probed after the same steps.
+        # On a GPU only where `stop` has looked: a resumed run is probed after the same steps.
         if steps != trainer.global_step or steps <= looked or self.stop.status is not None:
             return
         self._looked = steps
@@ -210,7 +212,10 @@ class MeasureNoise(L.Callback):
     ) -> Probe | None:
         """In smaller slices where memory is short; None where even those are too much."""
         assert self.stop.batch_size is not None
-        _, size = self.settings.batches_of(self.stop.batch_size)
+        batches, size = self._batches()
+        if batches < 2:
+            self._note(f"no probe at step {blank.step}: the stream has had no two whole batches")
+            return None
         slice_size = _slice_size(trainer, module)
         for _ in range(HALVINGS + 1):
             try:
@@ -230,7 +235,7 @@ class MeasureNoise(L.Callback):
         self, trainer: L.Trainer, module: L.LightningModule, blank: Probe, slice_size: int | None
     ) -> Probe:
         assert self.stop.batch_size is not None
-        batches, size = self.settings.batches_of(self.stop.batch_size)
+        batches, size = self._batches()
         objective = Objective(
             trainer, module, size, slice_size, self.seed, blank.step, tuple(self._kept)
         )
@@ -270,6 +275,13 @@ class MeasureNoise(L.Callback):
         branches = Branches(held, slice_size, factor)
         found = branches.make(sizes, settings.branch_steps, settings.branch_repeats)
         return [each.to_dict() for each in found]
+
+    def _batches(self) -> tuple[int, int]:
+        """How many batches a probe takes gradients of now, and the samples of each."""
+        assert self.stop.batch_size is not None
+        if self._kept.maxlen:
+            return len(self._kept), self.stop.batch_size
+        return self.settings.batches_of(self.stop.batch_size)
 
     def _add_cost(self, objective: Objective) -> None:
         cost = self.cost

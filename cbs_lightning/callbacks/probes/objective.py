@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
 from torch.utils._pytree import tree_map
 
@@ -62,11 +63,6 @@ class Objective:
             self.module.automatic_optimization
         )
 
-    @property
-    def most_batches(self) -> float:
-        """How many there are."""
-        return len(self.kept) if self.kept else float("inf")
-
     def gradient(self, number: int) -> tuple[float, Tensor]:
         """The mean loss of a batch and its gradient, in one row."""
         loss, total = 0.0, None
@@ -105,7 +101,8 @@ class Objective:
         """vᵀHv of each vector, with the Hessian of a batch's mean loss, by its products Hv."""
         totals = [0.0] * len(vectors)
         for part, share in self._parts(number):
-            with torch.enable_grad():
+            # torch's fast attention has no second derivatives.
+            with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
                 value = self._loss(part) * share
                 found = torch.autograd.grad(
                     value, self.parameters, create_graph=True, allow_unused=True
