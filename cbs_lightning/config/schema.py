@@ -5,7 +5,7 @@ everything downstream takes that.
 """
 
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from enum import Enum
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -76,6 +76,11 @@ class NoiseConfig:
     trials: Annotated[int, Whole(0)] = 4  # pairs of trial steps of a probe
     products: Annotated[int, Whole(0)] = 2  # Hessian-vector products of a probe
     branches: Annotated[bool, Flag()] = False
+    branch_steps: Annotated[int, Whole(8, 100_000)] = 40  # steps of each branch
+    branch_factors: Annotated[list[float], Factors()] = field(  # times b: their batch sizes
+        default_factory=lambda: [0.5, 1, 2, 4]
+    )
+    branch_repeats: Annotated[int, Whole(1, 1000)] = 2  # branches of each batch size
     theorem: Annotated[bool, Flag()] = False
 
 

@@ -29,7 +29,7 @@ from cbs_lightning.results.trajectory import RuleName
 from cbs_lightning.training.build import check_model
 from cbs_lightning.training.loops import is_classifier
 from cbs_lightning.training.outcome import as_own, fill_from
-from cbs_lightning.training.probes import are_missing, summary_line
+from cbs_lightning.training.probes import are_missing, summary_lines
 from cbs_lightning.training.repeat_for_probes import repeat_for_probes
 from cbs_lightning.training.source import Extent, Source
 from cbs_lightning.training.train import train
@@ -110,7 +110,7 @@ def _make_probes(cfg: RunConfig, request: Request, job: Job) -> None:
 
 
 def _print_prediction(cfg: RunConfig, job: Job) -> None:
-    if cfg.noise.probes and (line := summary_line(run_directory(cfg))) is not None:
+    for line in summary_lines(run_directory(cfg)) if cfg.noise.probes else ():
         print_line(f"{job.title(run_title(cfg))}: {line}")
 
 
