@@ -26,7 +26,7 @@ override QUESTION = $${LOSS:+"--loss=$$LOSS"} $${RULE:+"--rule=$$RULE"} \
   $${STUDY:+"--study=$$STUDY"} $${VARIANTS:+"--variants=$$VARIANTS"}
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo figures paper docs report tensorboard test test-slow test-slurm bench lint format lock clean
+.PHONY: help setup demo figures paper docs report prediction tensorboard test test-slow test-slurm bench lint format lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -68,6 +68,10 @@ docs: $(READY) .venv-docs/.installed ## the documentation as a site, in site/
 
 report: $(READY) ## one HTML page per study to browse and to send, under OUTPUT_DIR (LOSS, ... as for figures)
 	@$(BIN)/python -m cbs_lightning.reporting.report $(QUESTION) -- "$$OUTPUT_DIR"
+
+prediction: $(READY) ## b* predicted from single runs beside b* measured, where there are probes (LOSS=0.5,0.2 STUDY=...)
+	@$(BIN)/python -m cbs_lightning.reporting.prediction $${LOSS:+"--loss=$$LOSS"} \
+	  $${STUDY:+"--study=$$STUDY"} -- "$$OUTPUT_DIR"
 
 tensorboard: $(READY) ## browse the runs under OUTPUT_DIR at http://localhost:PORT (default 6006)
 	@$(BIN)/python -m cbs_lightning.reporting.tensorboard_server "--port=$$PORT" -- "$$OUTPUT_DIR"

@@ -1,9 +1,12 @@
 """Which batch size to use: a measured curve becomes an answer that a person can act on."""
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from cbs_lightning.analysis.caveats import find_caveats, next_batch_size
 from cbs_lightning.analysis.curves import BatchSizePoint, Curve
+from cbs_lightning.analysis.predictions import predictions_of
 from cbs_lightning.analysis.recommendation import (
     LEVEL,
     OVERHEAD,
@@ -16,17 +19,26 @@ from cbs_lightning.analysis.recommendation import (
 from cbs_lightning.fit.comparison import WITHIN
 from cbs_lightning.fit.curve_fit import Fit
 from cbs_lightning.fit.minimum import largest_within
+from cbs_lightning.noise.record import NoiseRecord
 from cbs_lightning.results.trajectory import RuleName
 
+NO_RECORDS: Mapping[str, NoiseRecord] = MappingProxyType({})
 WIDER = (0.1, 0.2, 0.5)  # of the least SFO, tried in turn where a range is narrow
 
 
-def recommend(curve: Curve, within: float = WITHIN, *, leverage: bool = True) -> Recommendation:
+def recommend(
+    curve: Curve,
+    within: float = WITHIN,
+    records: Mapping[str, NoiseRecord] = NO_RECORDS,
+    *,
+    leverage: bool = True,
+) -> Recommendation:
     """Recommend a batch size, given the runs of one curve.
 
     Args:
         curve: The runs of one variant at one threshold and rule, from `curves`.
         within: How much more than the best one the range's batch sizes may cost, as a share.
+        records: What probes measured in runs, by `config_hash`.
         leverage: Whether to look for single batch sizes that decide the verdict, which is slow.
 
     Returns:
@@ -75,6 +87,7 @@ def recommend(curve: Curve, within: float = WITHIN, *, leverage: bool = True) ->
         fits=tuple(_form(fitted, least) for fitted in comparison),
         caveats=tuple(caveats),
         next_batch_size=following,
+        predictions=predictions_of(curve, records),
     )
 
 

@@ -22,13 +22,13 @@ def noise_level(course: Course) -> float:
 
     Steps with b samples keep the loss above that of steps without noise by N/b, N = η tr(PΣ)/4:
     in a direction with curvature λ, noise adds ½η²λ(PΣ)/b a step and a share 2ηλ of what there is
-    goes, which are equal at η(PΣ)/4b whatever λ. With ν = N/loss at the threshold and the loss
-    without noise falling like k^-s there, K(b) ~ (1 - ν/b)^(-1/s), so that K·b is least at
-    b = ν(1 + 1/s). That holds whether N stays as it is or falls with the loss.
+    goes, which are equal at η(PΣ)/4b whatever λ. With R = N/loss at the threshold and the loss
+    without noise falling like k^-s there, K(b) ~ (1 - R/b)^(-1/s), so that K·b is least at
+    b = R(1 + 1/s). That holds whether N stays as it is or falls with the loss.
 
-    s is the run's own, of which noise made up a share φ = ν/b: where N ~ loss^p, the loss without
+    s is the run's own, of which noise made up a share φ = R/b: where N ~ loss^p, the loss without
     noise falls with s(1 - pφ)/(1 - φ). A share above 1 cannot be: not all noise is in directions
-    that settle. Then ν is at least the run's b and at most what was measured; their geometric mean
+    that settle. Then R is at least the run's b and at most what was measured; their geometric mean
     is taken.
     """
     share, falling = noise_share(course), decay(course)
@@ -44,11 +44,11 @@ def noise_share(course: Course) -> float:
     Probes near the threshold are mostly above it: N is taken from their loss to it by its power.
     """
     level = course.at_threshold(_levels(course) / course.loss ** _power(course), "tr PΣ")
-    return level * course.threshold ** (_power(course) - 1) / course.batch_size
+    return level * float(course.threshold ** (_power(course) - 1)) / course.batch_size
 
 
 def _power(course: Course) -> float:
-    """p: N ~ loss^p at the threshold, between noise that stays and noise that falls with the loss."""
+    """p: N ~ loss^p at the threshold; 0 where the noise stays, 1 where it falls with the loss."""
     found = course.slope(_levels(course), course.loss)
     return min(max(found, 0.0), 1.0) if math.isfinite(found) else 1.0
 

@@ -118,7 +118,7 @@ def _answer(study: Study, curve: Curve, own: bool) -> Recommendation:
     """The study's own answer where it is one; others are not asked which batch size decides."""
     if own:
         return study.recommendations[study.curves.index(curve)]
-    return recommend(curve, study.question.within, leverage=False)
+    return recommend(curve, study.question.within, study.noise_records, leverage=False)
 
 
 def _cannot_say(variant: str, missing: int, runs: int, threshold: float) -> dict[str, Any]:
