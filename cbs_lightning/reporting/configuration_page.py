@@ -45,19 +45,19 @@ smallest K·b.
 GROUPS = {  # heading and introduction of each
     "optimizer": (
         "Optimizers",
-        "The default is `adam` for this project's models and `own` for a LightningModule of yours. "
+        "The default is `adam` for this project's models and `own` for your own LightningModule. "
         "Each setting is a key, such as `optimizer.lr=3e-4`. To add an optimizer, or to give "
         "parameter groups settings of their own, see [optimizers.md](optimizers.md).",
     ),
     "data": (
         "Data",
         "The default is `digits`. MNIST and CIFAR-10 can also be placed in `data_dir` by hand, as "
-        "`MNIST/raw/`, `cifar-10-batches-py/` or `cifar-10-batches-bin/`. For data of yours see "
+        "`MNIST/raw/`, `cifar-10-batches-py/` or `cifar-10-batches-bin/`. For your own data see "
         "[own_model.md](own_model.md).",
     ),
     "model": (
         "Models",
-        "The default is `resnet20`. For a model of yours see [own_model.md](own_model.md).",
+        "The default is `resnet20`. For your own model see [own_model.md](own_model.md).",
     ),
     "scheduler": (
         "Learning-rate schedules",
@@ -171,7 +171,7 @@ def _allowed(constraint: Any) -> str:
     try:
         constraint.check("key", object())
     except ConfigError as error:
-        said = str(error).partition(">: ")[2].replace(">=", "≥").replace("<=", "≤")
+        said = str(error).partition(">: ")[2].replace(">= ", "≥\u00a0").replace("<= ", "≤\u00a0")
         kind, _, names = said.partition("allowed: ")
         if not kind:
             return ", ".join(f"`{name}`" for name in names.split(", "))
