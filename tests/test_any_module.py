@@ -372,7 +372,7 @@ def test_what_is_kept_as_it_is_goes_on_if_it_yields_the_same(strange, monkeypatc
         (["lr_scaling=sqrt"], "lr_scaling=sqrt: not with optimizer=own"),
         (["scaling_rule=half_life"], "scaling_rule=half_life: not with optimizer=own"),
         (["weight_decay_scaling=sqrt"], "weight_decay_scaling=sqrt: not with optimizer=own"),
-        (["optimizer=muon"], "no parameter of the net meets these conditions; there are net.weight (2, 8)"),
+        (["optimizer=muon"], "meets these conditions; there are net.weight (2, 8)"),
         (["warmup_samples=100"], "warmup_samples=100: not with optimizer=own"),
         (["model=resnet20"], "data=strange: resnet20 needs images"),
         (data("Sizeless"), "its constructor must take batch_size"),
