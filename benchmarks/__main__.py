@@ -33,7 +33,7 @@ from benchmarks.outcome import Finding, Outcome, Table, Verdict
 from cbs_lightning.results import provenance as record
 from cbs_lightning.results.store import run_directories
 from cbs_lightning.training.interrupted import Interrupted
-from cbs_lightning.training.threads import cores
+from cbs_lightning.training.resources.threads import cores
 
 WIDTH = 140  # of a log's lines
 UNUSUAL = ("switches", "optimizers", "search", "coverage")  # only where they are asked for

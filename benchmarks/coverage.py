@@ -23,7 +23,7 @@ from scipy.optimize import minimize_scalar
 from benchmarks.outcome import Finding, Outcome, Spread, Table, Target
 from cbs_lightning.fit.comparison import CLAIM, compare
 from cbs_lightning.theory.noisy_quadratic import NoisyQuadratic
-from cbs_lightning.training.threads import cores
+from cbs_lightning.training.resources.threads import cores
 
 SEED = 40_000
 SWEEPS = 300  # per cell with a minimum, and half as many without

@@ -18,14 +18,14 @@ from cbs_lightning.analysis.study import read
 from cbs_lightning.data.loader import SAMPLES_PER_CHUNK
 from cbs_lightning.results.store import read_run
 from cbs_lightning.results.trajectory import Trajectory
-from cbs_lightning.training.allocator import (
+from cbs_lightning.training.resources.allocator import (
     M_MMAP_MAX,
     M_MMAP_THRESHOLD,
     M_TRIM_THRESHOLD,
     USUAL_MMAPS,
     freed_memory_kept,
 )
-from cbs_lightning.training.threads import cores
+from cbs_lightning.training.resources.threads import cores
 from tests.optimizers import OPTIMIZERS
 from tests.studies import make_run, rewrite
 

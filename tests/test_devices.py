@@ -28,9 +28,9 @@ from cbs_lightning.sweep.concurrency import Concurrency, automatic
 from cbs_lightning.sweep.gpus import disagreement, gpu_title, visible_gpus
 from cbs_lightning.sweep.launching import concurrency_of
 from cbs_lightning.sweep.scratch import scratch_directory
-from cbs_lightning.training.memory import automatic_slice
+from cbs_lightning.training.resources.memory import automatic_slice
+from cbs_lightning.training.resources.threads import cores
 from cbs_lightning.training.run import run
-from cbs_lightning.training.threads import cores
 from tests import simulated_gpus
 from tests.conftest import TINY
 from tests.simulated_gpus import events, simulate

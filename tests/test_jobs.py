@@ -11,8 +11,8 @@ from cbs_lightning.errors import ConfigError
 from cbs_lightning.sweep import concurrency as jobs
 from cbs_lightning.sweep.concurrency import COMPILER, PROCESS, Need, at_a_time, automatic, needs
 from cbs_lightning.sweep.launching import concurrency_of
-from cbs_lightning.training import system_memory
-from cbs_lightning.training.memory import USABLE, peak_of_batch, peak_of_step
+from cbs_lightning.training.resources import system_memory
+from cbs_lightning.training.resources.memory import USABLE, peak_of_batch, peak_of_step
 from tests.conftest import TINY
 from tests.test_memory import images, made
 
@@ -42,7 +42,7 @@ def machine(monkeypatch):
     """As if this were a machine with so many cores and so much memory, and no GPU."""
 
     def be(cores, memory=1000 * GB, gpu=False):
-        monkeypatch.setattr("cbs_lightning.training.threads.cores", lambda: cores)
+        monkeypatch.setattr("cbs_lightning.training.resources.threads.cores", lambda: cores)
         monkeypatch.setattr(jobs, "cores", lambda: cores)
         monkeypatch.setattr(jobs, "total_memory", lambda: memory)
         monkeypatch.setitem(checks.GPUS, "cuda", lambda: gpu)

@@ -11,7 +11,7 @@ from cbs_lightning.results.result import Status, answers
 from cbs_lightning.results.store import read_run
 from cbs_lightning.sweep.sweep import Sweep
 from cbs_lightning.sweep.sweeper import cells
-from cbs_lightning.training.threads import cores
+from cbs_lightning.training.resources.threads import cores
 from hydra_plugins.cbs_grid_sweeper import GridSweeper
 from tests.conftest import TINY
 

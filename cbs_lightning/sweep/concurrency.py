@@ -20,11 +20,11 @@ from cbs_lightning.models import Classifier
 from cbs_lightning.sweep.gpus import visible_gpus
 from cbs_lightning.training.build import bare_model
 from cbs_lightning.training.loops import is_classifier
-from cbs_lightning.training.memory import USABLE, growth_of_training_step, peak_of_batch
+from cbs_lightning.training.resources.memory import USABLE, growth_of_training_step, peak_of_batch
+from cbs_lightning.training.resources.system_memory import total_memory
+from cbs_lightning.training.resources.threads import cores, fair_share
 from cbs_lightning.training.run import check_run
 from cbs_lightning.training.source import Source
-from cbs_lightning.training.system_memory import total_memory
-from cbs_lightning.training.threads import cores, fair_share
 
 PROCESS = 600 * 2**20  # bytes of a process with its libraries
 COMPILER = 600 * 2**20  # of those that it starts to compile a net

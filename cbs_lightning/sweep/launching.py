@@ -13,7 +13,7 @@ from cbs_lightning.errors import ConfigError
 from cbs_lightning.sweep.concurrency import Concurrency, automatic, gpus_of
 from cbs_lightning.sweep.slurm import queue as slurm
 from cbs_lightning.sweep.sweeper import BASIC
-from cbs_lightning.training.threads import cores
+from cbs_lightning.training.resources.threads import cores
 
 WIDTHS = ("n_jobs", "array_parallelism")  # what launchers call it
 SLURM = "hydra_plugins.cbs_slurm_launcher.SlurmLauncher"

@@ -28,15 +28,15 @@ from cbs_lightning.results import provenance, store
 from cbs_lightning.results.checkpoints import Checkpoint
 from cbs_lightning.results.result import UNFINISHED, Request, Result, Run, Status
 from cbs_lightning.signals import held_back, signal_of
-from cbs_lightning.training.allocator import freed_memory_kept
 from cbs_lightning.training.build import build_model, rate_schedule, schedule_lines
 from cbs_lightning.training.choices import Choices, choose
 from cbs_lightning.training.interrupted import Interrupted
 from cbs_lightning.training.loops import reasons_for_general_loop
-from cbs_lightning.training.memory import room_for_freed_blocks
-from cbs_lightning.training.operations import operations_of_step
 from cbs_lightning.training.outcome import Outcome, blank_result, write_config
 from cbs_lightning.training.probes import probes_of
+from cbs_lightning.training.resources.allocator import freed_memory_kept
+from cbs_lightning.training.resources.memory import room_for_freed_blocks
+from cbs_lightning.training.resources.operations import operations_of_step
 from cbs_lightning.training.resume import checkpoint_to_resume
 from cbs_lightning.training.source import Source
 from cbs_lightning.training.trainer import Watchers, close_loggers, make_trainer, watchers
