@@ -57,9 +57,8 @@ def recommend(
     'One seed: seed=0,1,2 shows how much K varies.'
     """
     comparison = curve.comparison
+    least, fastest, cheap = curve.best, curve.fastest, _range(curve, within)
     several = sum(point.all_reached for point in curve.distinct_points) > 1
-    least, fastest = curve.best, curve.fastest
-    cheap = _range(curve, within)
     decisive = comparison.decisive if leverage and several else ()
     caveats, following = _open_questions(curve, bool(decisive))
     return Recommendation(
