@@ -22,15 +22,15 @@ WIDER = (0.1, 0.2, 0.5)  # of the least SFO, tried in turn where a range is narr
 
 
 def recommend(curve: Curve, within: float = WITHIN, *, leverage: bool = True) -> Recommendation:
-    """Recommend a batch size, given the runs of one curve.
+    """Say which batch size to use, by the runs of one curve.
 
     Args:
-        curve: The runs of one variant at one threshold and rule, from `curves`.
-        within: How much more than the best one the range's batch sizes may cost, as a share.
-        leverage: Whether to look for single batch sizes that decide the verdict, which is slow.
+        curve: The runs of one variant at one threshold and rule; `curves` makes them of results.
+        within: The share of the least SFO that the range's batch sizes may cost more.
+        leverage: Whether to find batch sizes that decide the verdict alone, which takes long.
 
     Returns:
-        The batch size with the fewest gradients, the range around it, alternatives, b*, and what
+        The range of batch sizes with the fewest gradient evaluations, alternatives, b*, and what
         the runs leave open.
 
     >>> from cbs_lightning.analysis.curves import curves
