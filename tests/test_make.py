@@ -163,6 +163,19 @@ def test_what_the_targets_do_usually(project):
     assert calls(project)[-1][0][-1] == "*"
 
 
+def test_the_site_is_built_from_a_new_page_of_keys_and_strictly(project):
+    """Not with --quiet: mkdocs would then count no warnings, and fail for none."""
+    programs = project / ".venv-docs" / "bin"
+    programs.mkdir(parents=True)
+    (project / "requirements-docs.lock").touch()
+    (programs.parent / ".installed").touch()
+    shutil.copy(project / ".venv" / "bin" / "python", programs / "mkdocs")
+    assert make(project, "docs").returncode == 0
+    assert [arguments for arguments, _ in calls(project)] == [
+        ["-m", "cbs_lightning.reporting.configuration_page"], ["build", "--strict"],
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_command_that_is_printed_can_be_pasted(project, name, capsys):
     _finish(project / name / "study", None)
