@@ -1,9 +1,12 @@
 """Which batch size to use: a measured curve becomes an answer that a person can act on."""
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from cbs_lightning.analysis.caveats import find_caveats, next_batch_size
 from cbs_lightning.analysis.curves import BatchSizePoint, Curve
+from cbs_lightning.analysis.predictions import predictions_of
 from cbs_lightning.analysis.recommendation import (
     LEVEL,
     OVERHEAD,
@@ -16,21 +19,30 @@ from cbs_lightning.analysis.recommendation import (
 from cbs_lightning.fit.comparison import WITHIN
 from cbs_lightning.fit.curve_fit import Fit
 from cbs_lightning.fit.minimum import largest_within
+from cbs_lightning.noise.record import NoiseRecord
 from cbs_lightning.results.trajectory import RuleName
 
+NO_RECORDS: Mapping[str, NoiseRecord] = MappingProxyType({})
 WIDER = (0.1, 0.2, 0.5)  # of the least SFO, tried in turn where a range is narrow
 
 
-def recommend(curve: Curve, within: float = WITHIN, *, leverage: bool = True) -> Recommendation:
-    """Say which batch size to use, by the runs of one curve.
+def recommend(
+    curve: Curve,
+    within: float = WITHIN,
+    records: Mapping[str, NoiseRecord] = NO_RECORDS,
+    *,
+    leverage: bool = True,
+) -> Recommendation:
+    """Recommend a batch size, given the runs of one curve.
 
     Args:
-        curve: The runs of one variant at one threshold and rule; `curves` makes them of results.
-        within: The share of the least SFO that the range's batch sizes may cost more.
-        leverage: Whether to find batch sizes that decide the verdict alone, which takes long.
+        curve: The runs of one variant at one threshold and rule, from `curves`.
+        within: How much more than the best one the range's batch sizes may cost, as a share.
+        records: What probes measured in runs, by `config_hash`.
+        leverage: Whether to look for single batch sizes that decide the verdict, which is slow.
 
     Returns:
-        The range of batch sizes with the fewest gradient evaluations, alternatives, b*, and what
+        The batch size with the fewest gradients, the range around it, alternatives, b*, and what
         the runs leave open.
 
     >>> from cbs_lightning.analysis.curves import curves
@@ -42,15 +54,13 @@ def recommend(curve: Curve, within: float = WITHIN, *, leverage: bool = True) ->
     >>> found.interval[0] < found.critical_batch < found.interval[1]
     True
     >>> found.caveats[0]
-    'One seed: seed=0,1,2 tells how far K scatters.'
+    'One seed: seed=0,1,2 shows how much K varies.'
     """
     comparison = curve.comparison
-    complete = [point for point in curve.distinct_points if point.all_reached]
+    several = sum(point.all_reached for point in curve.distinct_points) > 1
     least, fastest = curve.best, curve.fastest
-    end = largest_within(comparison.data, OVERHEAD)
-    largest = next((point for point in complete if point.effective_batch_size == end), None)
     cheap = _range(curve, within)
-    decisive = comparison.decisive if leverage and len(complete) > 1 else ()
+    decisive = comparison.decisive if leverage and several else ()
     caveats, following = _open_questions(curve, bool(decisive))
     return Recommendation(
         variant=curve.variant,
@@ -65,7 +75,7 @@ def recommend(curve: Curve, within: float = WITHIN, *, leverage: bool = True) ->
         wider_range=_wider_range(curve, cheap),
         least_sfo=_choice(least, least),
         fastest=_choice(fastest, least) if fastest and fastest.seconds else None,
-        largest_within_overhead=_choice(largest, least),
+        largest_within_overhead=_choice(_largest_within_overhead(curve), least),
         probability=comparison.probability,
         critical_batch=comparison.critical_batch,
         interval=_interval(curve),
@@ -75,7 +85,14 @@ def recommend(curve: Curve, within: float = WITHIN, *, leverage: bool = True) ->
         fits=tuple(_form(fitted, least) for fitted in comparison),
         caveats=tuple(caveats),
         next_batch_size=following,
+        predictions=predictions_of(curve, records),
     )
+
+
+def _largest_within_overhead(curve: Curve) -> BatchSizePoint | None:
+    end = largest_within(curve.comparison.data, OVERHEAD)
+    complete = (point for point in curve.distinct_points if point.all_reached)
+    return next((point for point in complete if point.effective_batch_size == end), None)
 
 
 def _open_questions(curve: Curve, decisive: bool) -> tuple[list[str], int | None]:

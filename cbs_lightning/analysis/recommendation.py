@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from cbs_lightning.analysis.predictions import Prediction, prediction_sentences
 from cbs_lightning.console import count_of, duration
 from cbs_lightning.fit.curve_fit import MISFIT
 
@@ -113,6 +114,7 @@ class Recommendation:
     fits: tuple[FittedForm, ...]  # the named forms, the best first
     caveats: tuple[str, ...]  # sentences
     next_batch_size: int | None  # to run next
+    predictions: tuple[Prediction, ...] = ()  # of b*, by the probes of single runs
 
     def summary_lines(self, asked: str = "") -> list[str]:
         """Lines to print: the range, what its batch sizes cost, b*, and the caveats.
@@ -120,15 +122,17 @@ class Recommendation:
         `asked`: what of the request the heading has to tell, where there are several.
         """
         name = heading(self.variant, asked)
+        predicted = prediction_sentences(self.predictions)
         if self.least_sfo is None:
-            return [f"{name}: {self.caveats[0]}", *_joined(self.caveats[1:])]
+            others = [*self.caveats[1:], *predicted]
+            return [f"{name}: {self.caveats[0]}", *_joined(others)]
         if len(self.batch_sizes) == 1:
             only = f"only b = {self.batch_sizes[0]} was run, {_cost(self.least_sfo)}."
-            return [f"{name}: {only}"]
+            return [f"{name}: {only}", *_joined(predicted)]
         return [
             f"{name}: {self._use(self.least_sfo)}",
             *_joined([self._least(self.least_sfo), *self._alternatives(self.least_sfo)]),
-            *_joined([self._minimum(), *self._fit()]),
+            *_joined([self._minimum(), *self._fit(), *predicted]),
             *_joined(self.caveats),
         ]
 
@@ -170,13 +174,13 @@ class Recommendation:
     def _minimum(self) -> str:
         """What the curves say of b*."""
         if self.critical_batch is not None:
-            interval = f"{percent(LEVEL)} interval {_span(self.interval)}"
+            interval = f"{percent(LEVEL)} interval {span_in_words(self.interval)}"
             probability = f"probability of an interior minimum {self.probability:.2f}"
             return f"b* = {size_in_words(self.critical_batch)}, {interval}; {probability}."
         text = f"b*: {self.no_interior_minimum}."
         if self.interval == (0.0, math.inf):
             return text
-        return f"{text} {percent(LEVEL)} interval {_span(self.interval)}."
+        return f"{text} {percent(LEVEL)} interval {span_in_words(self.interval)}."
 
     def _fit(self) -> list[str]:
         """Whether a formula describes the runs, and whether one batch size decides the verdict."""
@@ -231,7 +235,8 @@ def _more(choice: Choice) -> str:
     return f"{choice.sfo_ratio:.1f} times the"
 
 
-def _span(interval: tuple[float, float]) -> str:
+def span_in_words(interval: tuple[float, float]) -> str:
+    """An interval; an end of 0 or infinity is open."""
     low, high = interval
     if low == high:
         return f"{size_in_words(low)} alone"

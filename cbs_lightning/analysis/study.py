@@ -11,13 +11,16 @@ from cbs_lightning.analysis.curves import Curve, curves
 from cbs_lightning.analysis.hyperparameters import Panel, hyperparameter_panels
 from cbs_lightning.analysis.loss_curves import LossCurve, loss_curve
 from cbs_lightning.analysis.lr_comparison import LrComparison, lr_comparisons, tuned_curves
+from cbs_lightning.analysis.predictions import read_records
 from cbs_lightning.analysis.recommend import recommend
 from cbs_lightning.analysis.recommendation import Recommendation
 from cbs_lightning.analysis.summary import summary_rows, usual_request
 from cbs_lightning.analysis.thresholds import AcrossThresholds, across_thresholds
+from cbs_lightning.commands import option
 from cbs_lightning.console import count_of
-from cbs_lightning.errors import UserError
+from cbs_lightning.errors import UserError, did_you_mean
 from cbs_lightning.fit.comparison import WITHIN
+from cbs_lightning.noise.record import NoiseRecord
 from cbs_lightning.results.result import UNFINISHED, Request, Result, Run, answer
 from cbs_lightning.results.store import Broken, read_study
 from cbs_lightning.results.trajectory import RuleName
@@ -49,7 +52,9 @@ class Question:
             alike = {each for each in known if each == name or fnmatchcase(each, name)}
             if not alike:
                 study = runs[0].directory.parent.name
-                raise UserError(f"VARIANTS={name}: {study} has: {', '.join(known)}")
+                typed = option("variants", name)
+                meant = did_you_mean(name, known)
+                raise UserError(f"{typed}: {meant}{study} has: {', '.join(known)}")
             found |= alike
         return [run for run in runs if run.result.variant in found]
 
@@ -61,8 +66,9 @@ class Question:
             return []
         usual = usual_request(runs)
         count = asked[usual.threshold, usual.rule, usual.window]
-        other = "the others answer from their stored losses; LOSS and RULE ask for another"
-        return [f"  {count} of {len(runs)} runs were asked for this, {other}."]
+        other = "the others are answered from their stored losses"
+        how = f"{option('loss')} and {option('rule')} ask another question"
+        return [f"  {count} of {len(runs)} runs were asked for this, {other}; {how}."]
 
 
 USUAL = Question()
@@ -112,7 +118,22 @@ class Study:
     @cached_property
     def recommendations(self) -> list[Recommendation]:
         """One for each of `recommended_curves`."""
-        return [recommend(curve, self.question.within) for curve in self.recommended_curves]
+        within, records = self.question.within, self.noise_records
+        return [recommend(curve, within, records) for curve in self.recommended_curves]
+
+    @property
+    def noise_records(self) -> dict[str, NoiseRecord]:
+        """What probes measured in its runs, by `config_hash`."""
+        return self._noise[0]
+
+    @cached_property
+    def _noise(self) -> tuple[dict[str, NoiseRecord], list[str]]:
+        return read_records(self.runs)
+
+    @property
+    def unread_noise(self) -> list[str]:
+        """A line for each `noise.json` that cannot be read."""
+        return self._noise[1]
 
     @cached_property
     def rows(self) -> list[Result]:
@@ -188,5 +209,5 @@ def left_out(study: Study) -> list[str]:
             lines.append(f"{run.directory}: {result.status}")
         elif result.status is None:
             asked = study.request_in_words
-            lines.append(f"left out {run.directory}: it stopped before {asked} could be told")
-    return lines
+            lines.append(f"left out {run.directory}: it stopped too early to answer {asked}")
+    return [*lines, *study.unread_noise]

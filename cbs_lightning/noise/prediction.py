@@ -1,25 +1,78 @@
 """What the probes of a run predict of its critical batch size."""
 
+import math
 from dataclasses import replace
 
-from cbs_lightning.noise.record import Estimate, NoiseRecord, Probe
+import numpy as np
+
+from cbs_lightning.noise.course import Course, NoPredictionError
+from cbs_lightning.noise.estimators import ESTIMATORS, Estimator, b_simple
+from cbs_lightning.noise.record import Estimate, NoiseRecord
+
+BEST = "noise_level"  # of `ESTIMATORS`, by the table of docs/prediction.md
+# Standard deviation of log(predicted / measured b*) in that table: how far the model is off.
+MODEL_ERROR = math.log(2.0)
+DRAWS = 200  # of errors of measurement
+Z = 1.645  # of a 90 % interval
 
 
 def with_prediction(record: NoiseRecord) -> NoiseRecord:
-    """The record with what its probes predict: b* = 2Σc/Σa, the paper's form (DESIGN §8)."""
-    found = {way: _ratio(record.probes, way) for way in ("trial", "hvp")}
-    best = next((way for way in ("trial", "hvp") if found[way].critical_batch is not None), "trial")
-    scales = [each for each in record.probes if each.gradient_norm2 is not None]
-    noise = sum((each.noise_trace or 0.0) * each.steps for each in scales)
-    signal = sum((each.gradient_norm2 or 0.0) * each.steps for each in scales)
+    """The record with b* by every estimator at the run's own threshold.
+
+    `critical_batch` is the best estimator's; its interval covers errors of measurement and those
+    that its model was found to have.
+    """
+    found = predict(record)
+    best, simple = found[BEST], found[b_simple.__name__]
     return replace(
         record,
-        critical_batch=found[best].critical_batch,
-        reason=found[best].reason,
-        estimator=best,
-        b_simple=noise / signal if signal > 0 else None,
+        critical_batch=best.critical_batch,
+        interval=best.interval,
+        reason=best.reason,
+        estimator=BEST,
+        b_simple=simple.critical_batch,
+        b_simple_interval=simple.interval,
         estimators=found,
     )
+
+
+def predict(record: NoiseRecord, threshold: float | None = None) -> dict[str, Estimate]:
+    """b* by every estimator; at another threshold than the run's where its probes go so far.
+
+    Without a value there is a reason.
+    """
+    try:
+        course = Course.of(record, threshold)
+    except NoPredictionError as error:
+        return {name: Estimate(None, reason=str(error)) for name in ESTIMATORS}
+    return {name: _estimate(course, name, each) for name, each in ESTIMATORS.items()}
+
+
+def _estimate(course: Course, name: str, estimator: Estimator) -> Estimate:
+    """The interval of `BEST` is of b*; those of the others are of what they measure."""
+    try:
+        value = estimator(course)
+    except NoPredictionError as error:
+        return Estimate(None, reason=str(error))
+    spread = _spread(course, estimator)
+    if name == BEST:
+        spread = math.hypot(spread, MODEL_ERROR)
+    factor = math.exp(min(Z * spread, 700.0))
+    return Estimate(value, (value / factor, value * factor))
+
+
+def _spread(course: Course, estimator: Estimator) -> float:
+    """Standard deviation of the logarithm, by errors of measurement."""
+    logs = []
+    for drawn in course.redrawn(DRAWS, np.random.default_rng(0)):
+        try:
+            logs.append(math.log(estimator(drawn)))
+        except NoPredictionError:
+            continue
+    if len(logs) < DRAWS / 2:  # what is measured is as large as its error
+        return math.inf
+    low, high = np.quantile(logs, [0.16, 0.84])
+    return float(high - low) / 2
 
 
 def prediction_line(record: NoiseRecord) -> str:
@@ -35,20 +88,3 @@ def prediction_line(record: NoiseRecord) -> str:
     if record.b_simple is None:
         return found
     return f"{found}; B_simple = {record.b_simple:.3g}"
-
-
-def _ratio(probes: list[Probe], way: str) -> Estimate:
-    pairs = [
-        (getattr(each, f"a_{way}"), getattr(each, f"c_{way}"), each.steps)
-        for each in probes
-        if getattr(each, f"a_{way}") is not None and getattr(each, f"c_{way}") is not None
-    ]
-    if not pairs:
-        return Estimate(None, reason="a and c were not measured")
-    a, c = (sum(each[at] * each[2] for each in pairs) for at in (0, 1))
-    if a <= 0:
-        reason = "a <= 0: a step of the full gradient would not lower the loss"
-        return Estimate(None, reason=reason)
-    if c <= 0:
-        return Estimate(None, reason="c <= 0: noise would not raise the loss")
-    return Estimate(2 * c / a)

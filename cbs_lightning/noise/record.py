@@ -3,7 +3,8 @@
 import json
 import math
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 FILE = "noise.json"
 SCHEMA_VERSION = 1
@@ -51,7 +52,17 @@ class Probe:
     c_hvp_se: float | None = None
     batch_size: int | None = None  # samples of each of the probe's batches
     batches: int | None = None  # that gradients were taken of
+    # Of branches at several batch sizes: level = L∞ + N/b, decrease per step = a - c/b.
     branches: list[dict[str, Any]] = field(default_factory=list)
+    level_limit: float | None = None  # L∞
+    noise_level: float | None = None  # N
+    a_branches: float | None = None
+    a_branches_se: float | None = None
+    c_branches: float | None = None
+    c_branches_se: float | None = None
+    local_critical_batch: float | None = None  # 2c/a
+    local_critical_batch_interval: Interval | None = None  # 90 %
+    local_critical_batch_reason: str | None = None  # why there is none
 
 
 @dataclass(frozen=True)
@@ -97,6 +108,7 @@ class NoiseRecord:
     estimators: dict[str, Estimate] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)  # of the probes, as asked for
     notes: list[str] = field(default_factory=list)  # what to know of the measurement
+    schedule: dict[str, int] | None = None  # samples: batch size, as branches suggest it
     theorem: dict[str, Any] | None = None
     schema_version: int = SCHEMA_VERSION
 
@@ -112,24 +124,47 @@ class NoiseRecord:
                 raise ValueError(f"schema_version is {values['schema_version']}")
             values = _known(cls, values)
             values["probes"] = [Probe(**_known(Probe, each)) for each in values["probes"]]
+            for probe in values["probes"]:
+                _check_numbers(probe)
             values["cost"] = Cost(**_known(Cost, values.get("cost", {})))
             estimators = values.get("estimators", {}).items()
             values["estimators"] = {
                 name: Estimate(**_known(Estimate, each)) for name, each in estimators
             }
-            return cls(**values)
+            record = cls(**values)
+            _check_numbers(record)
+            return record
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
+def _check_numbers(value: Any) -> None:
+    """Whatever is said to be a number, or a pair of them, must be that."""
+    for name, kind in get_type_hints(type(value)).items():
+        found, kinds = getattr(value, name), get_args(kind) or (kind,)
+        if found is None and NoneType in kinds:
+            continue
+        if Interval in kinds:
+            right = all(map(_is_number, found))
+        else:
+            right = not {int, float} & set(kinds) or _is_number(found)
+        if not right:
+            raise ValueError(f"{name} is {found!r}"[:80])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _known(kind: type[Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Those that the class has; intervals are tuples."""
+    """Those that the class has; intervals are tuples, and infinite where their ends are open."""
     names = {each.name for each in fields(kind)}
-    return {
-        key: tuple(value) if key.endswith("interval") and value is not None else value
-        for key, value in values.items()
-        if key in names
-    }
+    known = {key: value for key, value in values.items() if key in names}
+    for key, value in known.items():
+        if key.endswith("interval") and value is not None:
+            low, high = value
+            known[key] = (0.0 if low is None else low, math.inf if high is None else high)
+    return known
 
 
 def _plain(value: Any) -> Any:

@@ -1,5 +1,6 @@
 """The end of a sweep: every run, the answer, and where to look."""
 
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from cbs_lightning.commands import study_commands
 from cbs_lightning.console import count_of, duration, print_line, print_lines, visible
 from cbs_lightning.errors import PartlyDoneError, output_errors
 from cbs_lightning.fit.comparison import WITHIN
+from cbs_lightning.noise.record import NoiseRecord
 from cbs_lightning.results.result import Request, Result, Status, answer, tell_apart
 from cbs_lightning.results.store import read_study
 
@@ -49,7 +51,8 @@ def report(
         line = f"With {count_of(count, 'earlier run')} of the study ({_list_runs(earlier)}):"
         console.print(visible(line), markup=False, highlight=False, emoji=False)
     written = [study for path, study in read.items() if studies[path] and study.runs]
-    for line in _answer([*found, *earlier], written, within):
+    records = ChainMap(*(study.noise_records for study in read.values()))
+    for line in _answer([*found, *earlier], written, within, records):
         console.print(visible(line), markup=False, highlight=False, emoji=False)
     for path, wanted in studies.items():
         _finish(path, read.get(path) if wanted else None)
@@ -73,7 +76,12 @@ def _table(results: list[Result | None], directories: list[Path]) -> Table:
     return table
 
 
-def _answer(results: list[Result], written: Iterable[Study], within: float) -> Iterator[str]:
+def _answer(
+    results: list[Result],
+    written: Iterable[Study],
+    within: float,
+    records: Mapping[str, NoiseRecord],
+) -> Iterator[str]:
     """Lines with what the results say to this sweep's own request.
 
     A curve that one of the studies to be written has as well is taken from there, so that the
@@ -88,7 +96,7 @@ def _answer(results: list[Result], written: Iterable[Study], within: float) -> I
     tuned = [shared(found.curve) for found in tuned_curves(own)]
     asked = tell_apart(curve.request for curve in own)
     for curve in [*own, *tuned]:
-        yield from recommend(curve, within).summary_lines(asked[curve.request])
+        yield from recommend(curve, within, records).summary_lines(asked[curve.request])
     for compared in lr_comparisons(own):
         yield from compared.summary_lines(asked[compared.request])
 

@@ -51,11 +51,30 @@ class NoisyQuadratic:
 
     def loss(self, steps: float, batch_size: float) -> float:
         """The expected loss after that many steps, which need not be whole."""
+        return float(self._parts(steps, batch_size).sum())
+
+    def _parts(self, steps: float, batch_size: float) -> Floats:
+        """Every coordinate's."""
         floor = self._floor / batch_size
         excess = 0.5 * self.spectrum * self.start - floor
         with np.errstate(invalid="ignore"):
             shrunk = np.exp(np.nan_to_num(steps * self._decay, nan=0.0))
-        return float((excess * shrunk + floor).sum())
+        found: Floats = excess * shrunk + floor
+        return found
+
+    def decrease(self, steps: float, batch_size: float) -> tuple[float, float]:
+        """a and c after that many steps: one more with b samples lowers the loss by a - c/b.
+
+        The state is that of a run with `batch_size`; c does not depend on it.
+        """
+        lost = -np.expm1(self._decay)  # of a coordinate's part of the loss, without noise
+        a = float((lost * self._parts(steps, batch_size)).sum())
+        return a, float((lost * self._floor).sum())
+
+    @property
+    def noise_trace(self) -> float:
+        """tr Σ."""
+        return float((self.spectrum if self.noise is None else self.noise).sum())
 
     def pole(self, threshold: float) -> float:
         """The batch size at and below which the loss stays above the threshold for ever."""

@@ -17,6 +17,7 @@ from cbs_lightning.reporting.figures.by_threshold import draw_by_threshold
 from cbs_lightning.reporting.figures.contact_sheet import write_contact_sheet
 from cbs_lightning.reporting.figures.losses import draw_losses
 from cbs_lightning.reporting.figures.lr_scaling import draw_lr_scaling
+from cbs_lightning.reporting.figures.noise import draw_noise
 from cbs_lightning.reporting.figures.quantities import QUANTITIES
 from cbs_lightning.reporting.figures.style import STYLE, write_figure
 from cbs_lightning.reporting.figures.tradeoff import draw_tradeoff
@@ -98,6 +99,7 @@ def _figures_of(study: Study) -> Iterator[tuple[str, Figure]]:
         name = names[f"lr_scaling_{compared.variant}"]
         found[name] = draw_lr_scaling(study.name, compared)
     found["critical_batch"] = draw_by_threshold(study.name, study.across)
+    found["noise"] = draw_noise(study.name, study.noise_records, study.recommendations)
     for name, figure in found.items():
         if figure is not None:
             yield name, figure

@@ -118,13 +118,13 @@ def _answer(study: Study, curve: Curve, own: bool) -> Recommendation:
     """The study's own answer where it is one; others are not asked which batch size decides."""
     if own:
         return study.recommendations[study.curves.index(curve)]
-    return recommend(curve, study.question.within, leverage=False)
+    return recommend(curve, study.question.within, study.noise_records, leverage=False)
 
 
 def _cannot_say(variant: str, missing: int, runs: int, threshold: float) -> dict[str, Any]:
     """What is said of a variant some of whose runs stopped too soon; the rest would mislead."""
-    stopped = f"{missing} of {count_of(runs, 'run')} stopped before {threshold:g} could be told"
-    told = f"{variant}: {stopped}. Run again with stop.loss={threshold:g} to know."
+    stopped = f"{missing} of {count_of(runs, 'run')} stopped too early to answer {threshold:g}"
+    told = f"{variant}: {stopped}. Run again with stop.loss={threshold:g} to find out."
     nothing = dict.fromkeys(("least", "fastest", "critical_batch", "interval", "curve"))
     return {"variant": variant, "told": [told], "ranges": [], "forms": [], **nothing}
 

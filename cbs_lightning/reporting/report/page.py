@@ -2,11 +2,17 @@
 
 import html
 import json
+from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from cbs_lightning.analysis.recommendation import Recommendation, percent
+from cbs_lightning.analysis.recommendation import (
+    Recommendation,
+    percent,
+    size_in_words,
+    span_in_words,
+)
 from cbs_lightning.analysis.study import USUAL, Question, Study, read
 from cbs_lightning.console import count_of, visible
 from cbs_lightning.files import remove_scratch, write_atomically
@@ -46,6 +52,8 @@ def page(study: Study) -> str:
         unanswered=_answers(untold),
         unanswered_summary=_text(_unanswered([found.variant for found in untold])),
         no_unanswered="" if untold else " hidden",
+        predictions="\n".join(_prediction_rows(study.recommendations)),
+        no_predictions="" if any(one.predictions for one in told + untold) else " hidden",
         style=_part("page.css"),
         libraries="\n".join(_part(name) for name in LIBRARIES),
         script="\n".join(_part(name) for name in SCRIPTS),
@@ -61,6 +69,25 @@ def _answers(recommendations: list[Recommendation]) -> str:
         more = "".join(f"<p>{line}</p>" for line in others)
         items.append(f"<li><strong>{first}</strong>{more}</li>")
     return "\n".join(items)
+
+
+def _prediction_rows(recommendations: list[Recommendation]) -> Iterator[str]:
+    """Rows of the table of what single runs predict."""
+    for found in recommendations:
+        several = found.least_sfo is not None and len(found.batch_sizes) > 1
+        measured = span_in_words(found.interval) if several else "-"
+        for each in found.predictions:
+            known = each.critical_batch is not None and each.interval is not None
+            cells = [
+                found.variant,
+                str(each.batch_size),
+                str(each.seed),
+                size_in_words(each.critical_batch) if each.critical_batch else f"{each.reason}",
+                span_in_words(each.interval) if known and each.interval else "-",
+                measured,
+                size_in_words(each.b_simple) if each.b_simple else "-",
+            ]
+            yield f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in cells)}</tr>"
 
 
 def _unanswered(variants: list[str]) -> str:
