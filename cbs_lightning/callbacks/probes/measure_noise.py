@@ -167,8 +167,13 @@ class MeasureNoise(L.Callback):
                 self.cost, share_of_run=self.cost.seconds / seconds if seconds > 0 else None
             ),
             settings=asdict(self.settings),
-            notes=list(self.notes),
+            notes=[*self.notes, *self._missed()],
         )
+
+    def _missed(self) -> list[str]:
+        """In a short run the loss passes several levels between two looks."""
+        missed = self._passed - len(self.probes)
+        return [f"{missed} levels of loss were passed without a probe"] if missed > 0 else []
 
     def _probe(
         self, trainer: L.Trainer, module: L.LightningModule, step: int, samples: int, loss: float
