@@ -38,7 +38,7 @@ from cbs_lightning.training.loops import reasons_for_general_loop
 from cbs_lightning.training.memory import room_for_freed_blocks
 from cbs_lightning.training.operations import operations_of_step
 from cbs_lightning.training.outcome import Outcome, blank_result
-from cbs_lightning.training.probes import probes_of
+from cbs_lightning.training.probes import probes_of, weights_keeper
 from cbs_lightning.training.resume import checkpoint_to_resume
 from cbs_lightning.training.source import Source
 from cbs_lightning.training.trainer import Watchers, close_loggers, make_trainer, watchers
@@ -116,7 +116,8 @@ def _train(
     slices, rates = _slices(source), rate_schedule(cfg, source.extent.sized)
     own = cfg.names.optimizer == OWN
     more: list[L.Callback] = [
-        CheckOptimizer((lambda found: outcome.add(**found._asdict())) if own else None)
+        CheckOptimizer((lambda found: outcome.add(**found._asdict())) if own else None),
+        *weights_keeper(cfg, directory),
     ]
     probes = outcome.probes = probes_of(cfg, watch.stop, rates, directory, title)
     trainer = make_trainer(
