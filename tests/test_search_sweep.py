@@ -427,6 +427,63 @@ def answer_of(out: str) -> list[str]:
     return [re.sub(r"[\d.,]+ (s|min)\b", "", line) for line in lines]
 
 
+# A learning rate for each batch size.
+
+TUNED = [
+    *SEARCH, "batch_size=16,32,64", "lr_scaling=tuned", "lr_tuning=[0.1,0.3,1]", "stop.loss=0.8"
+]  # fmt: skip
+
+
+def gradients_told(out: str) -> tuple[int, int]:
+    """All gradients of a search, and those of learning rates that did not win."""
+    last = out.splitlines()[-1]
+    told = re.match(
+        r"The search took \d+ runs?(?: of \d+)?, ([\d,]+) gradients \(([\d,]+) on tuning\)", last
+    )
+    return tuple(int(each.replace(",", "")) for each in told.groups())
+
+
+def test_each_batch_size_gets_its_best_learning_rate(cli, tmp_path, trained):
+    outcome = cli(*TUNED, f"output_dir={tmp_path}")
+    assert outcome.code == 0, outcome.err
+    assert re.search(r"^  adam lr tuned: .* Next: b = 16 lr 0\.1\.$", outcome.out, re.M)
+    (answer,) = re.findall(r"^adam lr tuned: b\* = (\d+): .*Best learning rates: (.*)\.$",
+                           outcome.out, re.M)  # fmt: skip
+    best = {int(b): float(lr) for lr, b in re.findall(r"([\d.]+) at b = (\d+)", answer[1])}
+    runs = [read_run(path.parent).result for path in tmp_path.glob("*/*/result.json")]
+    sfo = {(run.batch_size, run.lr): run.sfo for run in runs}
+    assert {b for b, _ in sfo} == set(best) and len(runs) == len(trained)
+    for b, lr in best.items():
+        assert sfo[b, lr] == min(found for (size, _), found in sfo.items() if size == b and found)
+        assert {0.01, 0.03, 0.1} - {rate for size, rate in sfo if size == b} <= {0.01}
+    least = min(best, key=lambda b: sfo[b, best[b]])
+    assert int(answer[0]) == least
+    spent = {(run.batch_size, run.lr): run.steps_run * run.batch_size for run in runs}
+    tuning = sum(each for (b, lr), each in spent.items() if lr != best[b])
+    assert gradients_told(outcome.out) == (sum(spent.values()), tuning)
+
+    again = cli(*TUNED, f"output_dir={tmp_path}")  # nothing is trained twice
+    assert again.code == 0 and len(runs) == len(trained)
+    assert answer_of(again.out) == answer_of(outcome.out)
+
+
+def test_a_tuned_search_is_interrupted_and_goes_on(cli, tmp_path, monkeypatch):
+    whole = cli(*TUNED, f"output_dir={tmp_path / 'whole'}")
+    with monkeypatch.context() as patched:
+        interrupt_after(patched, 40)
+        assert cli(*TUNED, f"output_dir={tmp_path / 'parts'}").code == 143
+    assert cli(*TUNED, f"output_dir={tmp_path / 'parts'}").code == 0
+    assert stored(tmp_path / "parts") == stored(tmp_path / "whole")
+    assert whole.code == 0
+
+
+def test_a_budget_includes_what_tuning_costs(cli, tmp_path, trained):
+    outcome = cli(*TUNED, "hydra.sweeper.budget.runs=2", f"output_dir={tmp_path}")
+    assert outcome.code == 0, outcome.err
+    assert len(trained) == 2 and {size for size, _ in trained} == {16}
+    assert "b* is not known yet for adam lr tuned." in outcome.out
+
+
 # Budgets.
 
 
@@ -564,7 +621,11 @@ def test_when_every_run_fails(cli, tmp_path, seed_1_fails):
             ["+hydra.sweeper.budget.days=4"],
             "hydra.sweeper.budget.days=4: no such key; allowed: hydra.sweeper.budget.runs",
         ),
-        (["lr_scaling=tuned"], "lr_scaling=tuned: not with hydra/sweeper="),
+        (
+            ["lr_scaling=tuned", "optimizer.lr=0.1,0.2"],
+            "lr_scaling=tuned: tries multiples of optimizer.lr itself, which cannot be swept",
+        ),
+        (["lr_scaling=tuned", "lr_tuning=[1,-3]"], "lr_tuning=[1, -3]: must be a list"),
         (
             ["hydra.sweeper.octaves=fine"],
             "hydra.sweeper.octaves=fine: must be a number from",
