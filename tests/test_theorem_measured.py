@@ -5,7 +5,7 @@ variance of a single sample's gradient can be computed at every step.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -136,7 +136,11 @@ def test_what_cannot_be_found_says_why():
     probe = Probe(5, 20, 1.0, 10, gradient_norm2=0.25, noise_trace=2.0)
     inner = {5: Inner(0.4, 0.01)}
     found = theorem_of("adam_monotone", 0.1, {"betas": [0.9, 0.99]}, 4, [probe], suprema, inner)
-    assert "v_* = 0" in found["reason"] and found["vi"] == 0.4
+    assert found["reason"].startswith("no constants: ") and found["vi"] == 0.4
+    some = replace(suprema, v_star_above_0=1e-8, weights_at_0=7)
+    found = theorem_of("adam_monotone", 0.1, {"betas": [0.9, 0.99]}, 4, [probe], some, inner)
+    line, _ = theorem_lines(found)
+    assert "its bound is infinite, as 7 weights had no gradient yet; else at least" in line
     lost = theorem_of("sgd", 0.1, {}, 4, [probe], Suprema(math.nan, 1.0, steps=10), inner)
     assert lost["reason"].startswith("no constants: dist must be")
 

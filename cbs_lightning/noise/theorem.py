@@ -24,13 +24,15 @@ INSTEAD = {  # of those whose steps it does not describe
 
 @dataclass(frozen=True)
 class Suprema:
-    """Over the steps of a run; for SGD and Momentum without `M` and `v_star`."""
+    """Over the steps of a run; second moments are Adam's."""
 
     dist: float = 0.0  # Dist(θ): the largest distance to θ
     theta1_dist2: float | None = None  # ‖θ₁ - θ‖²
     D: float = 0.0  # the largest square of a coordinate of θₖ - θ
     M: float = 0.0  # the largest square of a coordinate of a batch's gradient
     v_star: float | None = None  # the smallest second moment of a coordinate
+    v_star_above_0: float | None = None  # the smallest of those that are not 0
+    weights_at_0: int = 0  # the most second moments that were 0 after a step
     d: int = 0  # weights
     steps: int = 0  # at which these were looked for
 
@@ -77,7 +79,7 @@ def theorem_of(
         "looked_for": {
             name: at_probes if name in ("sigma2", "G") else at_steps
             for name in known
-            if name not in ("d", "theta1_dist2")
+            if name not in ("d", "theta1_dist2", "weights_at_0")
         },
     }
     try:
@@ -99,10 +101,10 @@ def _bound(
     given = {key: known[key] for key in ("sigma2", "G", "dist")}
     if name == "adam":
         beta1, beta2 = hyperparameters["betas"]
-        if not known["v_star"]:
-            raise ValueError("v_* = 0, since a weight has had no gradient yet")
-        own = {key: known[key] for key in ("d", "D", "M", "v_star")}
-        given |= own | {"beta1": beta1, "beta2": beta2}
+        own = {key: known[key] for key in ("d", "D", "M")}
+        # The bound is infinite where v_* is 0; any larger one bounds it from below.
+        v_star = known["v_star"] or known["v_star_above_0"]
+        given |= own | {"beta1": beta1, "beta2": beta2, "v_star": v_star}
     else:
         given["theta1_dist2"] = min(known["theta1_dist2"], known["dist"] ** 2)
         if name == "momentum":
@@ -116,6 +118,7 @@ def _bound(
         reason = f"ε = VI = {vi:.3g} is not above C3 = {c.c3:.3g}"
     return {
         "c1": c.c1, "c2": c.c2, "c3": c.c3, "bound": bound, "terms": terms,
+        "is_infinite": name == "adam" and not known["v_star"],
         "dominant": max(terms, key=lambda term: terms[term]),
         "bound_over_vi": bound / vi if vi > 0 else None,
         "dist_times_G": known["dist"] * known["G"],  # bounds VI already
@@ -133,7 +136,11 @@ def theorem_lines(theorem: Mapping[str, Any]) -> list[str]:
     ratio = f", {times:.3g} times as much" if times is not None else ""
     terms = " + ".join(f"{value:.3g} ({name})" for name, value in theorem["terms"].items())
     vi = f"VI(K, θ) = {theorem['vi']:.3g}{error}"
-    first = f"Theorem 3.1: {vi}; its bound is at least {theorem['bound']:.3g}{ratio}: {terms}"
+    infinite = ""
+    if theorem["is_infinite"]:
+        infinite = f"infinite, as {theorem['weights_at_0']} weights had no gradient yet; else "
+    bound = f"{infinite}at least {theorem['bound']:.3g}{ratio}"
+    first = f"Theorem 3.1: {vi}; its bound is {bound}: {terms}"
     if theorem["critical_batch"] is None:
         return [first, f"Theorem 3.1 gives no b*: {theorem['reason']}"]
     found = f"b* = {theorem['critical_batch']:.3g}"

@@ -61,19 +61,14 @@ class MeasureTheorem:
         before, away = self.suprema, self._away()
         dist2 = float(away.square().sum(dtype=torch.float64))
         gradients = [each.grad.abs().max() for each in self._weights if each.grad is not None]
-        squares = [state["square"].min() for state in optimizer.state.values() if "square" in state]
-        v_star = before.v_star
-        if squares:
-            least = float(torch.stack(squares).min())
-            v_star = least if v_star is None else min(v_star, least)
         self.suprema = replace(
             before,
             dist=max(before.dist, dist2**0.5),
             theta1_dist2=dist2 if before.theta1_dist2 is None else before.theta1_dist2,
             D=max(before.D, float(away.abs().max()) ** 2),
             M=max(before.M, float(torch.stack(gradients).max()) ** 2),
-            v_star=v_star,
             steps=before.steps + 1,
+            **_second_moments(before, optimizer),
         )
 
     @torch.no_grad()
@@ -97,6 +92,22 @@ class MeasureTheorem:
         """θₖ - θ, in one row."""
         pairs = zip(self._weights, self._reference, strict=True)
         return torch.cat([(weight - final).reshape(-1) for weight, final in pairs])
+
+
+def _second_moments(before: Suprema, optimizer: Optimizer) -> dict[str, Any]:
+    """The least of them after this step and those before; nothing for an optimizer without."""
+    moments = [state["square"] for state in optimizer.state.values() if "square" in state]
+    if not moments:
+        return {}
+    positive = [torch.where(each > 0, each, torch.inf).min() for each in moments]
+    least = float(torch.stack([each.min() for each in moments]).min())
+    above = float(torch.stack(positive).min())
+    zeros = int(torch.stack([(each == 0).sum() for each in moments]).sum())
+    return {
+        "v_star": least if before.v_star is None else min(before.v_star, least),
+        "v_star_above_0": min(above, before.v_star_above_0 or above),
+        "weights_at_0": max(zeros, before.weights_at_0),
+    }
 
 
 def _trained(module: L.LightningModule) -> list[tuple[str, Tensor]]:
