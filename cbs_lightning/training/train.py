@@ -114,11 +114,7 @@ def _train(
     max_steps = outcome.request.max_steps
     assert max_steps is not None
     slices, rates = _slices(source), rate_schedule(cfg, source.extent.sized)
-    own = cfg.names.optimizer == OWN
-    more: list[L.Callback] = [
-        CheckOptimizer((lambda found: outcome.add(**found._asdict())) if own else None),
-        *weights_keeper(cfg, directory),
-    ]
+    more = _more_callbacks(cfg, outcome)
     probes = outcome.probes = probes_of(cfg, watch.stop, rates, directory, title)
     trainer = make_trainer(
         cfg, max_steps, directory, title, watch, rates, number, slices, more, probes
@@ -160,6 +156,12 @@ def _train(
         outcome.add(test_accuracy_at_end=_test(cfg, trainer, model, source))
     close_loggers(trainer)
     return ended
+
+
+def _more_callbacks(cfg: RunConfig, outcome: Outcome) -> list[L.Callback]:
+    own = cfg.names.optimizer == OWN
+    check = CheckOptimizer((lambda found: outcome.add(**found._asdict())) if own else None)
+    return [check, *weights_keeper(cfg, outcome.directory)]
 
 
 def _compile(cfg: RunConfig, model: L.LightningModule, outcome: Outcome) -> None:
