@@ -62,7 +62,7 @@ def measured(module, metric, step, **settings):
     notes = []
     trial = {"trials": 4, "products": 3} | settings
     found = measure_curvature(probe, sums, metric, SIZE, note=notes.append, **trial)
-    return sums.statistics() | found, notes
+    return sums.statistics | found, notes
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +195,7 @@ def test_products_are_second_differences_of_the_loss():
     probe = objective(Cubic(), 0, SIZE)
     rng = torch.Generator().manual_seed(1)
     vectors = [torch.randn(len(SPECTRUM), generator=rng, dtype=torch.float64) for _ in range(3)]
-    found = probe.curvatures(0, vectors)
+    found = probe.curvatures(0, vectors, SIZE)
     for value, vector in zip(found, vectors, strict=True):
         losses = []
         for factor in (1e-3, 0.0, -1e-3):

@@ -8,7 +8,8 @@ from typing import Any
 
 import lightning as L
 
-from cbs_lightning.callbacks.probes.measure_noise import MeasureNoise, ProbeSettings
+from cbs_lightning.callbacks.probes.measure_noise import MeasureNoise
+from cbs_lightning.callbacks.probes.measurement import ProbeSettings
 from cbs_lightning.callbacks.probes.theorem import (
     FINAL_WEIGHTS,
     REFERENCE,

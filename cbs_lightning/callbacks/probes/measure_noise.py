@@ -3,8 +3,9 @@
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,8 @@ import torch
 
 from cbs_lightning.callbacks.loaders import data_size
 from cbs_lightning.callbacks.probes.branches import Branches, branch_sizes
-from cbs_lightning.callbacks.probes.curvature import measure_curvature
-from cbs_lightning.callbacks.probes.gradients import GradientSums
+from cbs_lightning.callbacks.probes.measurement import ProbeSettings, measure
 from cbs_lightning.callbacks.probes.objective import Objective, samples_freely
-from cbs_lightning.callbacks.probes.preconditioner import metric_of
 from cbs_lightning.callbacks.probes.schedule import (
     latest_reading,
     levels,
@@ -37,28 +36,6 @@ from cbs_lightning.optim.learning_rate import RateSchedule
 from cbs_lightning.results.result import Result
 
 HALVINGS = 3  # of a slice, where memory is short, before a probe is left out
-
-
-@dataclass(frozen=True)
-class ProbeSettings:
-    """How often and how much to measure; the defaults are those of conf/config.yaml."""
-
-    probes: int
-    samples: int = 2560  # of a probe, over which gradients are taken
-    batch_size: int | None = None  # samples of each of its batches; None: the run's, at most a 5th
-    curvature: bool = True  # a and c as well
-    trials: int = 4  # pairs of trial steps
-    products: int = 2  # Hessian-vector products
-    branches: bool = False  # of the run, at several batch sizes
-    branch_steps: int = 40
-    branch_factors: Sequence[float] = (0.5, 1, 2, 4)  # times the run's batch size
-    branch_repeats: int = 2
-    theorem: bool = False
-
-    def batches_of(self, run_batch_size: int) -> tuple[int, int]:
-        """How many batches, and the samples of each, in a run with this batch size."""
-        size = self.batch_size or min(run_batch_size, max(1, self.samples // 5))
-        return max(2, self.samples // size), size
 
 
 class MeasureNoise(L.Callback):
@@ -252,27 +229,17 @@ class MeasureNoise(L.Callback):
         objective = Objective(
             trainer, module, size, slice_size, self.seed, blank.step, tuple(self._kept)
         )
-        optimizer = trainer.optimizers[0]
         factor = self.rates.factor(blank.samples, self.stop.batch_size)
-        metric = metric_of(optimizer, objective.parameters, factor)
-        if metric is None:
-            name = type(optimizer).__name__
-            self._note(f"a, c and the optimizer's metric are not measured for {name}")
-        sums = GradientSums(batches, size, metric.scale if metric is not None else None)
-        for number in range(sums.batches):
-            sums.add(*objective.gradient(number))
-        if self.theorem is not None:
-            self.theorem.at_probe(blank.step, sums)
-        found = sums.statistics()
-        lr = optimizer.param_groups[0].get("lr")
-        found["lr"] = float(lr) * factor if lr is not None else None
-        if metric is not None:
-            found["eta"] = metric.eta
-            if self.settings.curvature:
-                trials, products = self.settings.trials, self.settings.products
-                found |= measure_curvature(
-                    objective, sums, metric, self.stop.batch_size, trials, products, self._note
-                )
+        found = measure(
+            objective,
+            trainer.optimizers[0],
+            batches,
+            self.settings,
+            self.stop.batch_size,
+            factor,
+            self._note,
+            partial(self.theorem.at_probe, blank.step) if self.theorem is not None else None,
+        )
         if self.settings.branches:
             found["branches"] = self._branches(trainer, objective, slice_size, factor)
         self._add_cost(objective)
