@@ -20,6 +20,7 @@ from cbs_lightning.errors import ConfigError, did_you_mean, require
 from cbs_lightning.models import Classifier
 from cbs_lightning.models.compilation import CUDA_GRAPHS, MODES, obstacle
 from cbs_lightning.models.torchvision_net import TorchvisionNet, classifier_names
+from cbs_lightning.noise.theorem import INSTEAD, OPTIMIZERS
 from cbs_lightning.optim.groups import KEY
 from cbs_lightning.optim.learning_rate import Scaling
 
@@ -99,6 +100,23 @@ def _check_noise(cfg: RunConfig) -> None:
         allowed = f"at most half of noise.samples={noise.samples}: two batches are needed"
         fits = 2 * noise.batch_size <= noise.samples
         require(fits, "noise.batch_size", noise.batch_size, allowed)
+    if noise.theorem:
+        _check_theorem(cfg)
+
+
+def _check_theorem(cfg: RunConfig) -> None:
+    """Theorem 3.1 is about three optimizers, with a learning rate that stays."""
+    key, name, names = "noise.theorem", cfg.names.optimizer, ", ".join(OPTIMIZERS)
+    allowed = f"Theorem 3.1 is about other steps than those of optimizer={name}"
+    if name in INSTEAD:
+        other, why = INSTEAD[name]
+        allowed += f" ({why}: try {other})"
+    require(name in OPTIMIZERS, key, True, f"{allowed}; allowed: {names}")
+    decay = cfg.optimizer.get("weight_decay", 0)
+    require(not decay, key, True, f"it allows no weight decay: optimizer.weight_decay={decay}")
+    require(KEY not in cfg.optimizer, key, True, "it allows no parameter groups: optimizer.groups")
+    constant = cfg.names.scheduler == "constant" and not cfg.warmup_samples
+    require(constant, key, True, "needs a constant learning rate: scheduler=constant, no warm-up")
 
 
 def _check_own_optimizer(cfg: RunConfig) -> None:

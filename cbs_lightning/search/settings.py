@@ -39,6 +39,7 @@ class SearchSettings:
     largest: int | None = None  # batch size; None: the size of the data set
     octaves: float = 1.0  # how close the worse batch sizes on either side of b* must be
     give_up: float = 1.5  # a run is abandoned beyond this multiple of the least SFO so far
+    probes: int = 0  # of the first run, whose prediction of b* the search goes on from; 0: none
     budget: Budget = field(default_factory=Budget)
 
     def check(self) -> None:
@@ -49,6 +50,8 @@ class SearchSettings:
         valid = _is_above(self.octaves, 0) and narrow <= self.octaves <= wide
         allowed = f"must be a number from {narrow} to {wide}"
         require(valid, f"{GROUP}.octaves", self.octaves, allowed)
+        valid = self.probes == 0 or _is_count(self.probes)
+        require(valid, f"{GROUP}.probes", self.probes, "must be a whole number >= 0")
         for key in ("smallest", "largest", "budget.runs"):
             value = attrgetter(key)(self)
             valid = value is None or _is_count(value)

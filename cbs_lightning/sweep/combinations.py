@@ -17,6 +17,7 @@ from cbs_lightning.search.race import Race
 from cbs_lightning.search.search import Search, Verdict
 from cbs_lightning.search.settings import SearchSettings
 from cbs_lightning.search.trials import Trial
+from cbs_lightning.sweep.probed import Probed, check_probed
 from cbs_lightning.sweep.sweeper import Overrides, without
 from cbs_lightning.sweep.tuning import check_tuned, rates_of
 from cbs_lightning.training.run import answer_from_store, find_data, request_for, stored_run
@@ -41,6 +42,7 @@ class Combination:
     sfo_limit: SfoLimit
     answers: dict[Cell, Result] = field(default_factory=dict)
     failed: set[Cell] = field(default_factory=set)
+    probed: Probed | None = None  # the first run, where it is to predict b*
 
     def look(self) -> None:
         """Read what is known by now, and lower the limit for runs that are under way."""
@@ -49,6 +51,8 @@ class Combination:
         reached = [_trial(*found) for found in answers.items() if found[1].steps is not None]
         self.sfo_limit.write(self.search.sfo_limit(reached))
         self.answers = self._answers(stored)  # some may be beyond the limit now
+        if self.probed is not None:
+            self.search = replace(self.search, predicted=self.probed.prediction())
 
     def _answers(self, stored: dict[Cell, Run]) -> dict[Cell, Result]:
         found = {}
@@ -69,6 +73,8 @@ class Combination:
         return self.search.verdict(self.trials())
 
     def propose(self, count: int) -> list[Cell]:
+        if self.probed is not None and not self.answers and not self.failed:
+            return [self.probed.cell]  # alone: the others' places depend on what it predicts
         found = self.search.propose(self.trials(), count)
         return [(each.batch_size, each.seed) for each in found]
 
@@ -101,7 +107,8 @@ class Combination:
         limit, costs = self.sfo_limit.read(), ""
         if reached and limit is not None:
             costs = f" Least K·b: {min(reached):,}, given up beyond {limit:,.0f}."
-        return f"{self.name}: {self.verdict().summary}{costs}"
+        predicted = self.probed.summary() if self.probed is not None else ""
+        return f"{self.name}: {self.verdict().summary}{predicted}{costs}"
 
 
 @dataclass
@@ -200,6 +207,7 @@ def combinations(
     """Of the jobs that the command line and the grid name; they may name batch sizes and seeds."""
     check_tuned(named)
     for job, cfg in named.items():  # as far as data are looked for; the rest is asked of all jobs
+        check_probed(cfg, settings.probes)
         if cfg.lr_scaling == Scaling.TUNED:
             rates_of(job, config_of, here=False)
         else:
@@ -224,6 +232,8 @@ def combinations(
         seeds = tuple(sorted({named[job].seed for job in jobs}))
         search = Search(tuple(sizes), seeds, settings.octaves, settings.give_up)
         found.append(_combination(others, cfg, search, sizes, config_of))
+        if settings.probes:
+            _probe_first_run(found[-1], settings.probes, config_of)
     names = [each.name for each in found]
     for each, others in zip(found, groups, strict=True):
         if names.count(each.name) > 1:
@@ -262,6 +272,15 @@ def _combination(
         if not word.startswith(("lr=", "lr_scaling=", "lr_tuning="))
     ]
     return TunedCombination(f"{' '.join(words)} lr tuned", search, jobs, tuned, limit)
+
+
+def _probe_first_run(
+    each: Combination, probes: int, config_of: Callable[[Overrides], RunConfig]
+) -> None:
+    (cell,) = each.propose(1)
+    job = (*without(each.jobs[cell], "noise.probes"), f"noise.probes={probes}")
+    each.jobs[cell], each.configs[cell] = job, config_of(job)
+    each.probed = Probed(cell, each.configs[cell])
 
 
 def _data_size(cfg: RunConfig) -> int:

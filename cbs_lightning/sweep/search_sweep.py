@@ -49,6 +49,7 @@ class SearchSweep(Sweep):
         self._look()
         self._began, self._runs = time.monotonic(), 0
         self._spent_on: list[tuple[Combination, Cell, int]] = []  # gradients of each run
+        self._on_probes = 0  # gradients
         self._known = {
             run_directory(each.configs[cell]): cell[0] * result.steps_run
             for each in self.combinations
@@ -79,6 +80,8 @@ class SearchSweep(Sweep):
             for (each, cell), result, steps in zip(wanted, found, before, strict=True):
                 if has_failed(result):
                     each.has_failed(cell)
+                if each.probed is not None and cell == each.probed.cell:
+                    self._on_probes += each.probed.gradients()
                 if result is not None:
                     self._spent_on.append((each, cell, cell[0] * max(0, result.steps_run - steps)))
             self._look()
@@ -116,7 +119,7 @@ class SearchSweep(Sweep):
 
     def _spent(self) -> tuple[int, int, float]:
         """Runs, gradients and hours, since the search was called."""
-        gradients = sum(spent for _, _, spent in self._spent_on)
+        gradients = self._on_probes + sum(spent for _, _, spent in self._spent_on)
         return self._runs, gradients, (time.monotonic() - self._began) / 3600
 
     def _runs_left(self) -> int | None:
@@ -166,18 +169,19 @@ class SearchSweep(Sweep):
         budget = self.budget
         parts = {
             count_of(runs, "run"): budget.runs and f"{budget.runs:,}",
-            f"{gradients:,} gradients{self._tuning_in_words()}": budget.gradients
-            and f"{budget.gradients:,}",
+            f"{gradients:,} gradients": budget.gradients and f"{budget.gradients:,}",
             duration(3600 * hours): budget.hours and f"{budget.hours:g} h",
         }
         words = [f"{spent} of {most}" if most else spent for spent, most in parts.items()]
-        words[1] += self._tuning_in_words()
+        words[1] += self._of_which_in_words()
         return ", ".join(words)
 
-    def _tuning_in_words(self) -> str:
-        """What went into learning rates that did not win."""
+    def _of_which_in_words(self) -> str:
+        """What went into learning rates that did not win, and into probes."""
         tuning = sum(spent for each, cell, spent in self._spent_on if each.is_tuning(cell))
-        return f" ({tuning:,} on tuning)" if tuning else ""
+        parts = {"tuning": tuning, "probes": self._on_probes}
+        words = [f"{spent:,} on {what}" for what, spent in parts.items() if spent]
+        return f" ({', '.join(words)})" if words else ""
 
     def _known_in_words(self) -> str:
         if not self._known:

@@ -4,9 +4,18 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import lightning as L
 
 from cbs_lightning.callbacks.probes.measure_noise import MeasureNoise
 from cbs_lightning.callbacks.probes.measurement import ProbeSettings
+from cbs_lightning.callbacks.probes.theorem import (
+    FINAL_WEIGHTS,
+    REFERENCE,
+    KeepFinalWeights,
+    MeasureTheorem,
+)
 from cbs_lightning.callbacks.stop_at_threshold import StopAtThreshold
 from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.console import print_line
@@ -14,6 +23,7 @@ from cbs_lightning.files import write_atomically
 from cbs_lightning.noise.branches import schedule_line, suggest_schedule
 from cbs_lightning.noise.prediction import prediction_line, with_prediction
 from cbs_lightning.noise.record import FILE, NoiseRecord
+from cbs_lightning.noise.theorem import theorem_lines, theorem_of
 from cbs_lightning.optim.learning_rate import RateSchedule
 from cbs_lightning.results.result import UNFINISHED, Request, Result
 
@@ -21,12 +31,23 @@ from cbs_lightning.results.result import UNFINISHED, Request, Result
 def probes_of(
     cfg: RunConfig, stop: StopAtThreshold, rates: RateSchedule, directory: Path, title: str
 ) -> MeasureNoise | None:
-    """The callback that measures, where that is asked for."""
-    if not cfg.noise.probes:
+    """The callback that measures, where that is asked for.
+
+    The theorem is about the final weights: where those are not known yet, nothing is measured.
+    """
+    reference = directory / REFERENCE
+    if not cfg.noise.probes or (cfg.noise.theorem and not reference.exists()):
         return None
     say = partial(_say, title)
     settings = ProbeSettings(**asdict(cfg.noise))
-    return MeasureNoise(settings, stop, rates, directory, cfg.seed, cfg.compile, say)
+    theorem = MeasureTheorem(reference) if cfg.noise.theorem else None
+    return MeasureNoise(settings, stop, rates, directory, cfg.seed, cfg.compile, say, theorem)
+
+
+def weights_keeper(cfg: RunConfig, directory: Path) -> list[L.Callback]:
+    """For the theorem: keeps the final weights of a run, which is then trained once more."""
+    known = not cfg.noise.theorem or (directory / REFERENCE).exists()
+    return [] if known else [KeepFinalWeights(directory / FINAL_WEIGHTS)]
 
 
 def _say(title: str, text: str) -> None:
@@ -57,9 +78,20 @@ def write_record(directory: Path, measured: MeasureNoise, result: Result) -> Noi
     record = with_prediction(measured.record(result))
     steps, most = result.steps or result.steps_run, result.data_size
     schedule = suggest_schedule(record.probes, result.effective_batch_size, steps, most)
-    record = replace(record, schedule=schedule)
+    record = replace(record, schedule=schedule, theorem=_theorem(record, measured, result))
     write_atomically(directory / FILE, record.to_json().encode())
     return record
+
+
+def _theorem(record: NoiseRecord, measured: MeasureNoise, result: Result) -> dict[str, Any] | None:
+    found = measured.theorem
+    if found is None:
+        return None
+    assert result.lr is not None
+    return theorem_of(
+        result.optimizer, result.lr, result.hyperparameters, result.effective_batch_size,
+        record.probes, found.suprema, found.inner,
+    )  # fmt: skip
 
 
 def summary_lines(directory: Path) -> list[str]:
@@ -70,4 +102,6 @@ def summary_lines(directory: Path) -> list[str]:
     lines = [prediction_line(record)]
     if record.schedule is not None:
         lines.append(schedule_line(record.schedule))
+    if record.theorem is not None:
+        lines += theorem_lines(record.theorem)
     return lines

@@ -9,6 +9,7 @@ import numpy as np
 
 from cbs_lightning.callbacks import Job
 from cbs_lightning.callbacks.job import Gpu
+from cbs_lightning.callbacks.probes.theorem import FINAL_WEIGHTS, REFERENCE
 from cbs_lightning.callbacks.probes.write_events import write_events
 from cbs_lightning.config.identity import config_hash, run_directory, run_title
 from cbs_lightning.config.schema import AUTO, RunConfig
@@ -45,6 +46,12 @@ def repeat_for_probes(
     source.prepare()
     folder = run_directory(again)
     folder.mkdir(parents=True, exist_ok=True)
+    if cfg.noise.theorem and not (folder / REFERENCE).exists():
+        if not (directory / FINAL_WEIGHTS).exists():  # a first time, for the weights alone
+            if train(again, source, request, None, job, gpu).ended in UNFINISHED:
+                return
+            (folder / FINAL_WEIGHTS).rename(directory / FINAL_WEIGHTS)
+        shutil.copyfile(directory / FINAL_WEIGHTS, folder / REFERENCE)
     result = train(again, source, request, None, job, gpu)
     if result.ended in UNFINISHED:
         return
@@ -57,6 +64,7 @@ def repeat_for_probes(
     write_atomically(directory / FILE, record.to_json().encode())
     write_events(directory, record.probes)
     shutil.rmtree(scratch)
+    (directory / FINAL_WEIGHTS).unlink(missing_ok=True)
 
 
 def first_difference(one: Trajectory, other: Trajectory) -> int | None:

@@ -33,7 +33,7 @@ from cbs_lightning.training.choices import Choices, choose
 from cbs_lightning.training.interrupted import Interrupted
 from cbs_lightning.training.loops import reasons_for_general_loop
 from cbs_lightning.training.outcome import Outcome, blank_result, write_config
-from cbs_lightning.training.probes import probes_of
+from cbs_lightning.training.probes import probes_of, weights_keeper
 from cbs_lightning.training.resources.allocator import freed_memory_kept
 from cbs_lightning.training.resources.memory import room_for_freed_blocks
 from cbs_lightning.training.resources.operations import operations_of_step
@@ -112,10 +112,7 @@ def _train(
     max_steps = outcome.request.max_steps
     assert max_steps is not None
     slices, rates = _slices(source), rate_schedule(cfg, source.extent.sized)
-    own = cfg.names.optimizer == OWN
-    more: list[L.Callback] = [
-        CheckOptimizer((lambda found: outcome.add(**found._asdict())) if own else None)
-    ]
+    more = _more_callbacks(cfg, outcome)
     probes = outcome.probes = probes_of(cfg, watch.stop, rates, directory, title)
     trainer = make_trainer(
         cfg, max_steps, directory, title, watch, rates, number, slices, more, probes
@@ -156,6 +153,12 @@ def _train(
         outcome.add(test_accuracy_at_end=_test(cfg, trainer, model, source))
     close_loggers(trainer)
     return ended
+
+
+def _more_callbacks(cfg: RunConfig, outcome: Outcome) -> list[L.Callback]:
+    own = cfg.names.optimizer == OWN
+    check = CheckOptimizer((lambda found: outcome.add(**found._asdict())) if own else None)
+    return [check, *weights_keeper(cfg, outcome.directory)]
 
 
 def _compile(cfg: RunConfig, model: L.LightningModule, outcome: Outcome) -> None:

@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from cbs_lightning.callbacks.probes.schedule import (
     steps_stood_for,
 )
 from cbs_lightning.callbacks.probes.state import unchanged
+from cbs_lightning.callbacks.probes.theorem import MeasureTheorem
 from cbs_lightning.callbacks.probes.write_events import write_events
 from cbs_lightning.callbacks.stop_at_threshold import StopAtThreshold
 from cbs_lightning.models import Classifier
@@ -50,6 +52,7 @@ class MeasureNoise(L.Callback):
         seed: of the run.
         compiled: the mode of the net's compilation.
         say: is given a line for the user.
+        theorem: measures what Theorem 3.1 supposes, where that is asked for.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class MeasureNoise(L.Callback):
         seed: int,
         compiled: str | None = None,
         say: Callable[[str], None] = print,
+        theorem: MeasureTheorem | None = None,
     ) -> None:
         self.settings = settings
         self.stop = stop
@@ -69,6 +73,7 @@ class MeasureNoise(L.Callback):
         self.seed = seed
         self.compiled = compiled
         self.say = say
+        self.theorem = theorem
         self.probes: list[Probe] = []
         self.notes: list[str] = []
         self.cost = Cost()
@@ -87,6 +92,8 @@ class MeasureNoise(L.Callback):
         self.is_late = trainer.global_step > 0 and self._levels is None
         if self._levels is None:
             self._levels = []
+        if self.theorem is not None:
+            self.theorem.attach(module, trainer.optimizers[0])
         own_loop = isinstance(module, Classifier)
         if not (own_loop or module.automatic_optimization):
             self._obstacle = "under manual optimization a module takes its gradients itself"
@@ -133,6 +140,7 @@ class MeasureNoise(L.Callback):
             "probes": [asdict(each) for each in self.probes],
             "notes": self.notes,
             "cost": asdict(self.cost),
+            "theorem": self.theorem.state_dict() if self.theorem is not None else None,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -143,6 +151,8 @@ class MeasureNoise(L.Callback):
         self._levels, self._passed = list(state_dict["levels"]), state_dict["passed"]
         self.probes = [Probe(**each) for each in state_dict["probes"]]
         self.notes, self.cost = list(state_dict["notes"]), Cost(**state_dict["cost"])
+        if self.theorem is not None:
+            self.theorem.load_state_dict(state_dict["theorem"])
 
     def record(self, result: Result) -> NoiseRecord:
         """What was measured in a run with this result."""
@@ -181,7 +191,11 @@ class MeasureNoise(L.Callback):
         self.stop.recorder.pause()
         started = time.perf_counter()
         blank = Probe(step=step, samples=samples, loss=loss, steps=0)
+        if self.theorem is not None:
+            self.theorem.paused = True
         found = self._measured_in_memory(trainer, module, blank)
+        if self.theorem is not None:
+            self.theorem.paused = False
         seconds = time.perf_counter() - started
         self.cost = replace(self.cost, seconds=self.cost.seconds + seconds)
         if found is not None:
@@ -229,6 +243,7 @@ class MeasureNoise(L.Callback):
             self.stop.batch_size,
             factor,
             self._note,
+            partial(self.theorem.at_probe, blank.step) if self.theorem is not None else None,
         )
         if self.settings.branches:
             found["branches"] = self._branches(trainer, objective, slice_size, factor)

@@ -44,6 +44,7 @@ def measure(
     run_batch_size: int,
     rate_factor: float,
     note: Callable[[str], None],
+    look: Callable[[GradientSums], None] | None = None,
 ) -> dict[str, Any]:
     """The quantities of a `Probe`, from gradients of so many of the objective's batches.
 
@@ -55,6 +56,7 @@ def measure(
         run_batch_size: samples per step of the run: the noise that trial steps have.
         rate_factor: what the next step's learning rate is multiplied by.
         note: is told what was left out, and why.
+        look: is shown the gradients, for what else there is to measure.
     """
     metric = metric_of(optimizer, objective.parameters, rate_factor)
     if metric is None:
@@ -63,6 +65,8 @@ def measure(
     sums = GradientSums(batches, objective.batch_size, metric.scale if metric else None)
     for number in range(sums.batches):
         sums.add(*objective.gradient(number))
+    if look is not None:
+        look(sums)
     found = dict(sums.statistics)
     lr = optimizer.param_groups[0].get("lr")
     found["lr"] = float(lr) * rate_factor if lr is not None else None
