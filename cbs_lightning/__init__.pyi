@@ -2,6 +2,7 @@ from .analysis.curves import Curve as Curve
 from .analysis.curves import curves as curves
 from .analysis.recommend import recommend as recommend
 from .analysis.recommendation import Recommendation as Recommendation
+from .callbacks.probes.gradient_noise import GradientNoise as GradientNoise
 from .callbacks.recorder import TrajectoryRecorder as TrajectoryRecorder
 from .callbacks.stop_at_threshold import StopAtThreshold as StopAtThreshold
 from .config.composition import compose as compose

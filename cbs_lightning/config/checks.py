@@ -93,6 +93,8 @@ def _check_noise(cfg: RunConfig) -> None:
     # What a CUDA graph has recorded, a probe's batches of another size would replace.
     allowed = "not with compile=reduce-overhead; allowed with it: 0"
     require(cfg.compile != CUDA_GRAPHS, "noise.probes", noise.probes, allowed)
+    allowed = "one is along the step, the others along noise; allowed: 0, or at least 2"
+    require(noise.products != 1, "noise.products", noise.products, allowed)
     if noise.batch_size is not None:
         allowed = f"at most half of noise.samples={noise.samples}: two batches are needed"
         fits = 2 * noise.batch_size <= noise.samples

@@ -69,13 +69,13 @@ class NoiseConfig:
     """What is measured beside training. It decides no loss, so it is not part of the hash."""
 
     probes: Annotated[int, Whole(0, 10_000)] = 0  # probes of a run; 0: none
-    samples: Annotated[int, Whole(4)] = 2560  # samples of a probe, over which gradients are taken
-    batch_size: Annotated[  # samples of each of its batches; None: the run's, at most a fifth
+    samples: Annotated[int, Whole(4)] = 2048  # samples of a probe, over which gradients are taken
+    batch_size: Annotated[  # samples of each of its batches; None: the run's, at most a quarter
         int | None, Whole(1, others=(None,))
     ] = None
     curvature: Annotated[bool, Flag()] = True  # a and c too
     trials: Annotated[int, Whole(0)] = 4  # pairs of trial steps of a probe
-    products: Annotated[int, Whole(0)] = 2  # Hessian-vector products of a probe
+    products: Annotated[int, Whole(0)] = 3  # Hessian-vector products of a probe
     branches: Annotated[bool, Flag()] = False
     theorem: Annotated[bool, Flag()] = False
 

@@ -5,7 +5,8 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from cbs_lightning.callbacks.probes.measure_noise import MeasureNoise, ProbeSettings
+from cbs_lightning.callbacks.probes.measure_noise import MeasureNoise
+from cbs_lightning.callbacks.probes.measurement import ProbeSettings
 from cbs_lightning.callbacks.stop_at_threshold import StopAtThreshold
 from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.console import print_line

@@ -25,6 +25,7 @@ from cbs_lightning.callbacks.probes.preconditioner import Metric
 from cbs_lightning.models.out_of_memory import is_out_of_memory
 
 FEWEST_GROUPS = 3  # one to measure the loss on, two for a step and its noise
+PRODUCT_SAMPLES = 128  # that the Hessian is of: a product costs five gradients or more
 PAIRS_PER_GROUP = 2  # of trial steps, before the loss is measured on another group
 
 
@@ -91,13 +92,15 @@ class Curvature:
         return self._named("trial", beyond, excess)
 
     def by_hessian_products(self, products: int) -> dict[str, float | None]:
-        """One along the step, the others along noise, all on one group."""
+        """One along the step, the others along noise, all on a part of one group."""
         part = self._part(0)
         vectors = [part.step, *islice(cycle(part.noise), products - 1)]
         totals = [0.0] * len(vectors)
-        for number in self._batches(part.group):
-            for index, found in enumerate(self.objective.curvatures(number, vectors)):
-                totals[index] += found / self.sums.per_group / 2
+        batches = self._batches(part.group)[: max(1, PRODUCT_SAMPLES // self.sums.batch_size)]
+        for number in batches:
+            found = self.objective.curvatures(number, vectors, PRODUCT_SAMPLES)
+            for index, each in enumerate(found):
+                totals[index] += each / len(batches) / 2
         return self._named("hvp", totals[:1], totals[1:])
 
     def _part(self, number: int) -> Part:
@@ -124,7 +127,7 @@ class Curvature:
 
     def _named(self, way: str, beyond: list[float], excess: list[float]) -> dict[str, float | None]:
         """`beyond` the first order, what a step adds to the loss; `excess` of it by noise."""
-        scales = self.sums.statistics()
+        scales = self.sums.statistics
         first, first_se = (scales[f"metric_gradient_norm2{end}"] for end in ("", "_se"))
         c, c_se = (_scaled(each, self.batch_size) for each in _mean_and_error(excess))
         more, more_se = _mean_and_error(beyond)

@@ -7,6 +7,7 @@ pairs i ≠ j. Standard errors and intervals are from leaving out one group of b
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -53,13 +54,14 @@ class GradientSums:
         in_metric = _dot(gradient, gradient, self.scale) if self.scale is not None else math.nan
         self._squares[-1] = (plain + _dot(gradient, gradient), weighed + in_metric)
 
-    @property
+    @cached_property
     def mean(self) -> Tensor:
         return torch.stack(self._sums).sum(0) / self.batches
 
     def group_means(self) -> list[Tensor]:
         return [each / self.per_group for each in self._sums]
 
+    @cached_property
     def deviations(self) -> Tensor:
         """The standard deviation of a single sample's gradient, by coordinate."""
         assert self._first is not None and self._spread is not None
@@ -69,6 +71,7 @@ class GradientSums:
         few = 1 - 1 / (4 * (self.batches - 1))
         return (variance.clamp(min=0) * self.batch_size).sqrt() / few
 
+    @cached_property
     def statistics(self) -> dict[str, Any]:
         """By the names of a `Probe`."""
         found = {
@@ -83,14 +86,8 @@ class GradientSums:
 
     def _scales(self, *, metric: bool) -> dict[str, Any]:
         scale = self.scale if metric else None
-        squares = [each[metric] for each in self._squares]
-        total = torch.stack(self._sums).sum(0)
-        whole = self._moments(total, sum(squares), self.batches, scale)
-        left = [
-            self._moments(total - own, sum(squares) - square, self.batches - self.per_group, scale)
-            for own, square in zip(self._sums, squares, strict=True)
-        ] if self.batches - self.per_group > 1 else []  # fmt: skip
-        ratio = Jackknife.of([_log_ratio(each) for each in left])
+        whole, left = self._moments([each[metric] for each in self._squares], scale)
+        ratio = Jackknife.of([log_ratio(each) for each in left])
         b_simple = whole.noise_trace / whole.norm2 if whole.norm2 > 0 else None
         return {
             "gradient_norm2": whole.norm2,
@@ -103,28 +100,47 @@ class GradientSums:
         }
 
     def _moments(
-        self, total: Tensor, squares: float, batches: int, scale: Tensor | None
-    ) -> "Moments":
-        of_total = _dot(total, total, scale)
-        norm2 = (of_total - squares) / (batches * (batches - 1))
-        variance = (squares - of_total / batches) / (batches - 1)
-        return Moments(norm2, variance * self.batch_size)
+        self, squares: list[float], scale: Tensor | None
+    ) -> tuple["Moments", list["Moments"]]:
+        """Of all batches, and with each group left out."""
+        rows = torch.stack(self._sums)
+        rows = rows.double() if rows.device.type != "mps" else rows
+        products = (rows if scale is None else rows * scale) @ rows.T
+        of_total, with_total = float(products.sum()), products.sum(1).tolist()
+        own = products.diagonal().tolist()
+        fewer = self.batches - self.per_group
+        left = [
+            Moments.of(
+                of_total - 2 * with_total[at] + own[at],
+                sum(squares) - squares[at],
+                fewer,
+                self.batch_size,
+            )
+            for at in range(self.groups)
+            if fewer > 1
+        ]
+        return Moments.of(of_total, sum(squares), self.batches, self.batch_size), left
 
     def _l1_noise_scale(self, scale: Tensor | None) -> float | None:
         """‖G‖₁ by the signs of the other groups' sum, which noise lowers instead of raising."""
         weight = scale.sqrt() if scale is not None else None
-        total = torch.stack(self._sums).sum(0)
+        total = self.mean * self.batches
         found = [_dot(each, torch.sign(total - each), weight) for each in self._sums]
         norm = sum(found) / self.batches
-        deviations = self.deviations()
-        noise = float((deviations * weight if weight is not None else deviations).sum())
+        noise = float((self.deviations * weight if weight is not None else self.deviations).sum())
         return (noise / norm) ** 2 if norm > 0 else None
 
 
 @dataclass(frozen=True)
 class Moments:
-    norm2: float
+    norm2: float  # of the mean gradient
     noise_trace: float
+
+    @classmethod
+    def of(cls, of_total: float, squares: float, batches: int, batch_size: int) -> "Moments":
+        """From the squared norm of the gradients' sum, and the sum of their squared norms."""
+        variance = (squares - of_total / batches) / (batches - 1)
+        return cls((of_total - squares) / (batches * (batches - 1)), variance * batch_size)
 
 
 @dataclass(frozen=True)
@@ -149,7 +165,7 @@ class Jackknife:
         return value / factor, value * factor
 
 
-def _log_ratio(moments: Moments) -> float:
+def log_ratio(moments: Moments) -> float:
     if moments.norm2 <= 0 or moments.noise_trace <= 0:
         return math.nan
     return math.log(moments.noise_trace / moments.norm2)

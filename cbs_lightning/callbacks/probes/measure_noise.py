@@ -4,7 +4,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,8 @@ import lightning as L
 import torch
 
 from cbs_lightning.callbacks.loaders import data_size
-from cbs_lightning.callbacks.probes.curvature import measure_curvature
-from cbs_lightning.callbacks.probes.gradients import GradientSums
+from cbs_lightning.callbacks.probes.measurement import ProbeSettings, measure
 from cbs_lightning.callbacks.probes.objective import Objective, samples_freely
-from cbs_lightning.callbacks.probes.preconditioner import metric_of
 from cbs_lightning.callbacks.probes.schedule import (
     latest_reading,
     levels,
@@ -34,25 +32,6 @@ from cbs_lightning.optim.learning_rate import RateSchedule
 from cbs_lightning.results.result import Result
 
 HALVINGS = 3  # of a slice, where memory is short, before a probe is left out
-
-
-@dataclass(frozen=True)
-class ProbeSettings:
-    """How often and how much to measure; the defaults are those of conf/config.yaml."""
-
-    probes: int
-    samples: int = 2560  # of a probe, over which gradients are taken
-    batch_size: int | None = None  # samples of each of its batches; None: the run's, at most a 5th
-    curvature: bool = True  # a and c as well
-    trials: int = 4  # pairs of trial steps
-    products: int = 2  # Hessian-vector products
-    branches: bool = False
-    theorem: bool = False
-
-    def batches_of(self, run_batch_size: int) -> tuple[int, int]:
-        """How many batches, and the samples of each, in a run with this batch size."""
-        size = self.batch_size or min(run_batch_size, max(1, self.samples // 5))
-        return max(2, self.samples // size), size
 
 
 class MeasureNoise(L.Callback):
@@ -101,7 +80,7 @@ class MeasureNoise(L.Callback):
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         assert self.stop.batch_size is not None
         size = data_size(trainer.train_dataloader)
-        self._rule = reading_rule(size, self.stop.rule.steps_per_epoch)
+        self._rule = reading_rule(size, self.stop.rule)
         self._looked = trainer.global_step
         self.is_late = trainer.global_step > 0 and self._levels is None
         if self._levels is None:
@@ -110,9 +89,8 @@ class MeasureNoise(L.Callback):
         if not (own_loop or module.automatic_optimization):
             self._obstacle = "under manual optimization a module takes its gradients itself"
             self._note(f"no probes: {self._obstacle}")
-        batches, _ = self.settings.batches_of(self.stop.batch_size)
         if not samples_freely(trainer.train_dataloader):
-            self._kept = deque(maxlen=2 * batches)
+            self._kept = deque(maxlen=max(3, self.settings.samples // self.stop.batch_size))
             self._note("gradients are of the batches that were trained last: the data is a stream")
 
     def on_train_batch_end(
@@ -123,11 +101,14 @@ class MeasureNoise(L.Callback):
         batch: Any = None,
         batch_idx: int = 0,
     ) -> None:
-        if self._kept.maxlen:
+        recorder = self.stop.recorder
+        if self._kept.maxlen and recorder.count_samples(batch) == self.stop.batch_size:
             self._kept.append(batch)
-        trajectory = self.stop.recorder.trajectory
+        if trainer.strategy.root_device.type == "cpu" and recorder.is_between_steps:
+            recorder.fetch()
+        trajectory = recorder.trajectory
         steps, looked = len(trajectory), self._looked
-        # Only where `stop` has looked: a resumed run is probed after the same steps.
+        # On a GPU only where `stop` has looked: a resumed run is probed after the same steps.
         if steps != trainer.global_step or steps <= looked or self.stop.status is not None:
             return
         self._looked = steps
@@ -205,7 +186,10 @@ class MeasureNoise(L.Callback):
     ) -> Probe | None:
         """In smaller slices where memory is short; None where even those are too much."""
         assert self.stop.batch_size is not None
-        _, size = self.settings.batches_of(self.stop.batch_size)
+        batches, size = self._batches()
+        if batches < 2:
+            self._note(f"no probe at step {blank.step}: the stream has had no two whole batches")
+            return None
         slice_size = _slice_size(trainer, module)
         for _ in range(HALVINGS + 1):
             try:
@@ -225,31 +209,29 @@ class MeasureNoise(L.Callback):
         self, trainer: L.Trainer, module: L.LightningModule, blank: Probe, slice_size: int | None
     ) -> Probe:
         assert self.stop.batch_size is not None
-        batches, size = self.settings.batches_of(self.stop.batch_size)
+        batches, size = self._batches()
         objective = Objective(
             trainer, module, size, slice_size, self.seed, blank.step, tuple(self._kept)
         )
-        optimizer = trainer.optimizers[0]
         factor = self.rates.factor(blank.samples, self.stop.batch_size)
-        metric = metric_of(optimizer, objective.parameters, factor)
-        if metric is None:
-            name = type(optimizer).__name__
-            self._note(f"a, c and the optimizer's metric are not measured for {name}")
-        sums = GradientSums(batches, size, metric.scale if metric is not None else None)
-        for number in range(sums.batches):
-            sums.add(*objective.gradient(number))
-        found = sums.statistics()
-        lr = optimizer.param_groups[0].get("lr")
-        found["lr"] = float(lr) * factor if lr is not None else None
-        if metric is not None:
-            found["eta"] = metric.eta
-            if self.settings.curvature:
-                trials, products = self.settings.trials, self.settings.products
-                found |= measure_curvature(
-                    objective, sums, metric, self.stop.batch_size, trials, products, self._note
-                )
+        found = measure(
+            objective,
+            trainer.optimizers[0],
+            batches,
+            self.settings,
+            self.stop.batch_size,
+            factor,
+            self._note,
+        )
         self._add_cost(objective)
         return replace(blank, **found)
+
+    def _batches(self) -> tuple[int, int]:
+        """How many batches a probe takes gradients of now, and the samples of each."""
+        assert self.stop.batch_size is not None
+        if self._kept.maxlen:
+            return len(self._kept), self.stop.batch_size
+        return self.settings.batches_of(self.stop.batch_size)
 
     def _add_cost(self, objective: Objective) -> None:
         cost = self.cost

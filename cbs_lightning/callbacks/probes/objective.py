@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
 from torch.utils._pytree import tree_map
 
@@ -62,11 +63,6 @@ class Objective:
             self.module.automatic_optimization
         )
 
-    @property
-    def most_batches(self) -> float:
-        """How many there are."""
-        return len(self.kept) if self.kept else float("inf")
-
     def gradient(self, number: int) -> tuple[float, Tensor]:
         """The mean loss of a batch and its gradient, in one row."""
         loss, total = 0.0, None
@@ -87,25 +83,28 @@ class Objective:
         self.forward_passes += self.batch_size
         return sum(losses)
 
-    def curvatures(self, number: int, vectors: Sequence[Tensor]) -> list[float]:
-        """vᵀHv of each vector, with the Hessian of a batch's mean loss, by its products Hv."""
-        totals = [0.0] * len(vectors)
-        for part, share in self._parts(number):
-            with torch.enable_grad():
-                value = self._loss(part) * share
-                found = torch.autograd.grad(
-                    value, self.parameters, create_graph=True, allow_unused=True
+    def curvatures(self, number: int, vectors: Sequence[Tensor], most_samples: int) -> list[float]:
+        """vᵀHv of each vector, with the Hessian of the mean loss of a batch, or of so many of its
+        samples, by its products Hv."""
+        size = min(self.batch_size, most_samples, self.slice_size or self.batch_size)
+        ((batch, _),) = self._parts(number, whole=True)
+        # torch's fast attention has no second derivatives.
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+            value = self._loss(sliced(batch, self.batch_size, 0, size))
+            found = torch.autograd.grad(
+                value, self.parameters, create_graph=True, allow_unused=True
+            )
+            used = [(each, at) for at, each in enumerate(found) if each is not None]
+            totals = []
+            for vector in vectors:
+                split = self._split(vector)
+                along = torch.stack([(each * split[at]).sum() for each, at in used]).sum()
+                products = torch.autograd.grad(
+                    along, self.parameters, retain_graph=True, allow_unused=True
                 )
-                used = [(each, at) for at, each in enumerate(found) if each is not None]
-                for index, vector in enumerate(vectors):
-                    split = self._split(vector)
-                    along = torch.stack([(each * split[at]).sum() for each, at in used]).sum()
-                    products = torch.autograd.grad(
-                        along, self.parameters, retain_graph=True, allow_unused=True
-                    )
-                    totals[index] += float(torch.dot(self._row(products), vector))
-        self.hessian_products += self.batch_size * len(vectors)
-        self.gradients += self.batch_size
+                totals.append(float(torch.dot(self._row(products), vector)))
+        self.hessian_products += size * len(vectors)
+        self.gradients += size
         return totals
 
     @torch.no_grad()
@@ -137,7 +136,7 @@ class Objective:
         plugin = getattr(self.trainer, "precision_plugin", None)
         return plugin.train_step_context() if plugin is not None else nullcontext()
 
-    def _parts(self, number: int) -> list[tuple[Any, float]]:
+    def _parts(self, number: int, *, whole: bool = False) -> list[tuple[Any, float]]:
         """The slices of a batch with their shares in it; seeds what random layers draw."""
         seed = seed_of(self.seed, PROBES, self.step, number, 1)
         torch.manual_seed(seed)
@@ -145,11 +144,11 @@ class Objective:
         np.random.seed(seed % 2**32)
         batch = self._batch(number)
         size = self.slice_size
-        if size is None or size >= self.batch_size:
+        if whole or size is None or size >= self.batch_size:
             return [(batch, 1.0)]
         starts = range(0, self.batch_size, size)
         return [
-            (_sliced(batch, self.batch_size, start, size), _share(start, size, self.batch_size))
+            (sliced(batch, self.batch_size, start, size), _share(start, size, self.batch_size))
             for start in starts
         ]
 
@@ -182,7 +181,7 @@ def _share(start: int, size: int, whole: int) -> float:
     return (min(start + size, whole) - start) / whole
 
 
-def _sliced(batch: Any, whole: int, start: int, size: int) -> Any:
+def sliced(batch: Any, whole: int, start: int, size: int) -> Any:
     """The same slice of all tensors of a batch that have an entry per sample."""
 
     def part(leaf: Any) -> Any:

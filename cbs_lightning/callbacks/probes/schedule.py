@@ -18,9 +18,15 @@ from cbs_lightning.results.trajectory import (
 READING_SAMPLES = 512  # of a loss to compare with levels, which are some 20 % apart
 
 
-def reading_rule(data_size: int | None, steps_per_epoch: int) -> Rule:
-    """How probes read the loss: over fewer samples than an epoch, so that short runs have some."""
-    return Rule(RuleName.WINDOW, steps_per_epoch, min(READING_SAMPLES, data_size or math.inf))  # type: ignore[arg-type]
+def reading_rule(data_size: int | None, stop: Rule) -> Rule:
+    """How probes read the loss: over fewer samples than an epoch, so that short runs have some.
+
+    `stop` is the rule by which the run ends.
+    """
+    windows = [READING_SAMPLES, data_size or READING_SAMPLES]
+    if stop.name is not RuleName.EPOCH:
+        windows.append(stop.window)
+    return Rule(RuleName.WINDOW, stop.steps_per_epoch, min(windows))
 
 
 def levels(first: float, threshold: float, number: int) -> list[float]:

@@ -1,0 +1,72 @@
+"""One probe: what is measured at the weights of one moment, and how much of it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch.optim import Optimizer
+
+from cbs_lightning.callbacks.probes.curvature import measure_curvature
+from cbs_lightning.callbacks.probes.gradients import GradientSums
+from cbs_lightning.callbacks.probes.objective import Objective
+from cbs_lightning.callbacks.probes.preconditioner import metric_of
+
+FEWEST_BATCHES = 4  # that the samples of a probe make where nothing else is asked for
+
+
+@dataclass(frozen=True)
+class ProbeSettings:
+    """How often and how much to measure; the defaults are those of conf/config.yaml."""
+
+    probes: int
+    samples: int = 2048  # of a probe, over which gradients are taken
+    batch_size: int | None = None  # of each of its batches; None: the run's, at most a quarter
+    curvature: bool = True  # a and c as well
+    trials: int = 4  # pairs of trial steps
+    products: int = 3  # Hessian-vector products
+    branches: bool = False
+    theorem: bool = False
+
+    def batches_of(self, run_batch_size: int) -> tuple[int, int]:
+        """How many batches, and the samples of each, in a run with this batch size."""
+        size = self.batch_size or min(run_batch_size, max(1, self.samples // FEWEST_BATCHES))
+        return max(2, self.samples // size), size
+
+
+def measure(
+    objective: Objective,
+    optimizer: Optimizer,
+    batches: int,
+    settings: ProbeSettings,
+    run_batch_size: int,
+    rate_factor: float,
+    note: Callable[[str], None],
+) -> dict[str, Any]:
+    """The quantities of a `Probe`, from gradients of so many of the objective's batches.
+
+    Args:
+        objective: what is differentiated, at the weights that it has.
+        optimizer: whose metric is taken, as its state is.
+        batches: that gradients are taken of.
+        settings: what else to measure.
+        run_batch_size: samples per step of the run: the noise that trial steps have.
+        rate_factor: what the next step's learning rate is multiplied by.
+        note: is told what was left out, and why.
+    """
+    metric = metric_of(optimizer, objective.parameters, rate_factor)
+    if metric is None:
+        name = type(optimizer).__name__
+        note(f"a, c and the optimizer's metric are not measured for {name}")
+    sums = GradientSums(batches, objective.batch_size, metric.scale if metric else None)
+    for number in range(sums.batches):
+        sums.add(*objective.gradient(number))
+    found = dict(sums.statistics)
+    lr = optimizer.param_groups[0].get("lr")
+    found["lr"] = float(lr) * rate_factor if lr is not None else None
+    if metric is not None:
+        found["eta"] = metric.eta
+        if settings.curvature:
+            found |= measure_curvature(
+                objective, sums, metric, run_batch_size, settings.trials, settings.products, note
+            )
+    return found

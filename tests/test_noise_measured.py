@@ -1,0 +1,231 @@
+"""What a probe measures, on problems whose answers are known."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from cbs_lightning.callbacks.probes.curvature import measure_curvature
+from cbs_lightning.callbacks.probes.gradients import GradientSums
+from cbs_lightning.callbacks.probes.preconditioner import RULES, Metric, metric_of
+from cbs_lightning.optim.adabelief import AdaBelief
+from cbs_lightning.optim.adam_monotone import AdamMonotone
+from cbs_lightning.optim.lion import Lion
+from cbs_lightning.optim.momentum_ema import MomentumEMA
+from cbs_lightning.optim.yogi import Yogi
+from tests.quadratic import SPECTRUM, Exact, Quadratic, objective
+
+REPEATS = 200
+BATCHES, SIZE = 12, 8
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, 0.05),
+    "momentum": lambda p: torch.optim.SGD(p, 0.005, momentum=0.9),
+    "nesterov": lambda p: torch.optim.SGD(p, 0.005, momentum=0.9, nesterov=True),
+    "dampened": lambda p: torch.optim.SGD(p, 0.05, momentum=0.9, dampening=0.9),
+    "momentum_ema": lambda p: MomentumEMA(p, 0.05, 0.9),
+    "adam": lambda p: torch.optim.Adam(p, 0.05, (0.5, 0.99)),
+    "amsgrad": lambda p: torch.optim.Adam(p, 0.05, (0.5, 0.99), amsgrad=True),
+    "adamw": lambda p: torch.optim.AdamW(p, 0.05, (0.5, 0.99), weight_decay=0.0),
+    "adam_monotone": lambda p: AdamMonotone(p, 0.05, (0.5, 0.99)),
+    "nadam": lambda p: torch.optim.NAdam(p, 0.05, (0.5, 0.99)),
+    "radam": lambda p: torch.optim.RAdam(p, 0.05, (0.5, 0.99)),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, 0.05, 0.9),
+    "rmsprop centered": lambda p: torch.optim.RMSprop(p, 0.05, 0.9, centered=True),
+    "rmsprop with momentum": lambda p: torch.optim.RMSprop(p, 0.005, 0.9, momentum=0.9),
+    "adagrad": lambda p: torch.optim.Adagrad(p, 0.05, lr_decay=0.01),
+    "adadelta": lambda p: torch.optim.Adadelta(p, 1.0),
+    "adamax": lambda p: torch.optim.Adamax(p, 0.05, (0.5, 0.99)),
+    "adabelief": lambda p: AdaBelief(p, 0.05, (0.5, 0.99)),
+    "yogi": lambda p: Yogi(p, 0.05, (0.5, 0.99)),
+}
+
+
+def stepped(make, steps=20):
+    """A module and its optimizer after some steps with noisy gradients."""
+    module, rng = Quadratic(), torch.Generator().manual_seed(0)
+    optimizer = make(module.parameters())
+    mean = torch.linspace(1, 2, len(SPECTRUM), dtype=torch.float64)
+    for _ in range(steps):
+        module.weight.grad = mean + 3 * torch.randn(mean.shape, generator=rng, dtype=mean.dtype)
+        optimizer.step()
+    return module, optimizer
+
+
+def measured(module, metric, step, **settings):
+    probe = objective(module, step, SIZE)
+    sums = GradientSums(BATCHES, SIZE, metric.scale)
+    for number in range(sums.batches):
+        sums.add(*probe.gradient(number))
+    notes = []
+    trial = {"trials": 4, "products": 3} | settings
+    found = measure_curvature(probe, sums, metric, SIZE, note=notes.append, **trial)
+    return sums.statistics | found, notes
+
+
+@pytest.fixture(scope="module")
+def repeats():
+    """Many probes at the same weights, in a metric that is not the identity."""
+    module = Quadratic()
+    scale = torch.tensor([0.5, 1.0, 1.5, 2.0, 4.0, 8.0], dtype=torch.float64)
+    metric = Metric(0.1, scale)
+    return Exact.at(module), metric, [measured(module, metric, each)[0] for each in range(REPEATS)]
+
+
+def mean_and_error(values):
+    values = torch.tensor(values, dtype=torch.float64)
+    return float(values.mean()), float(values.std() / math.sqrt(len(values)))
+
+
+EXACT = {
+    "gradient_norm2": lambda exact, _: exact.norm2(),
+    "noise_trace": lambda exact, _: exact.noise_trace(),
+    "metric_gradient_norm2": lambda exact, metric: exact.norm2(metric.scale),
+    "preconditioned_noise_trace": lambda exact, metric: exact.noise_trace(metric.scale),
+    "a_trial": lambda exact, metric: exact.a(*metric),
+    "c_trial": lambda exact, metric: exact.c(*metric),
+    "a_hvp": lambda exact, metric: exact.a(*metric),
+    "c_hvp": lambda exact, metric: exact.c(*metric),
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_the_mean_over_many_probes_is_the_exact_value(repeats, name):
+    exact, metric, found = repeats
+    mean, error = mean_and_error([each[name] for each in found])
+    wanted = EXACT[name](exact, metric)
+    assert abs(mean - wanted) < 3.5 * error
+    assert error < 0.07 * abs(wanted)  # else the line above says nothing
+
+
+@pytest.mark.parametrize(
+    "name", ["gradient_norm2", "noise_trace", "metric_gradient_norm2", "a_trial"]
+)
+def test_standard_errors_are_those_of_repeated_probes(repeats, name):
+    _, _, found = repeats
+    spread = float(torch.tensor([each[name] for each in found]).std())
+    stated = float(torch.tensor([each[f"{name}_se"] ** 2 for each in found]).mean().sqrt())
+    assert 0.6 < stated / spread < 1.7
+
+
+@pytest.mark.parametrize("prefix", ["", "metric_"])
+def test_nine_in_ten_intervals_of_b_simple_hold_it(repeats, prefix):
+    exact, metric, found = repeats
+    scale = metric.scale if prefix else 1.0
+    wanted = exact.noise_trace(scale) / exact.norm2(scale)
+    intervals = [each[f"{prefix}b_simple_interval"] for each in found]
+    known = [each for each in intervals if each is not None]
+    held = sum(low <= wanted <= high for low, high in known)
+    assert len(known) > 0.9 * REPEATS
+    assert 0.75 < held / len(known) <= 1
+
+
+def test_the_l1_noise_scale_is_near_that_of_the_exact_gradient(repeats):
+    exact, metric, found = repeats
+    for prefix, scale in (("", torch.ones(len(SPECTRUM))), ("metric_", metric.scale)):
+        ratio = (scale.sqrt() * exact.variance.sqrt()).sum() / (
+            scale.sqrt() * exact.gradient.abs()
+        ).sum()
+        values = torch.tensor([each[f"{prefix}l1_noise_scale"] or math.inf for each in found])
+        assert 0.7 < float(values.median()) / float(ratio**2) < 1.6
+
+
+def test_trial_steps_and_products_agree_where_the_loss_is_quadratic():
+    module, metric = Quadratic(), Metric(0.1, torch.ones(len(SPECTRUM), dtype=torch.float64))
+    found, _ = measured(module, metric, 0, trials=2, products=3)  # on the same group and noise
+    for name in ("a", "c"):
+        assert found[f"{name}_trial"] == pytest.approx(found[f"{name}_hvp"], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_metric_is_what_the_optimizer_makes_of_one_more_gradient(name):
+    """Summed over all later steps, as momentum spreads it, with second moments held as they are."""
+    module, optimizer = stepped(OPTIMIZERS[name])
+    metric = metric_of(optimizer, [module.weight])
+    state = copy.deepcopy(optimizer.state[module.weight])
+    momenta = ("momentum_buffer", "exp_avg", "average", "mean", "step", "mu_product")
+    held = [key for key in state if key not in momenta]
+    tiny = 1e-6 * torch.arange(1, 1 + len(SPECTRUM), dtype=torch.float64)
+
+    def moved(gradients):
+        with torch.no_grad():
+            module.weight.fill_(1.0)
+        optimizer.state[module.weight] = copy.deepcopy(state)
+        for gradient in gradients:
+            module.weight.grad = gradient.clone()
+            optimizer.step()
+            for key in held:
+                optimizer.state[module.weight][key] = copy.deepcopy(state[key])
+        return module.weight.detach().clone()
+
+    zeros = [torch.zeros_like(tiny)] * 150
+    change = moved([tiny, *zeros]) - moved([torch.zeros_like(tiny), *zeros])
+    ratio = -change / (metric.eta * metric.scale * tiny)
+    assert ratio == pytest.approx(torch.ones_like(ratio), rel=0.25)
+
+
+def test_the_test_above_knows_every_rule():
+    assert {type(OPTIMIZERS[name](Quadratic().parameters())) for name in OPTIMIZERS} == set(RULES)
+
+
+def test_groups_with_rates_of_their_own_are_in_the_metric():
+    slow, fast = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    groups = [{"params": [slow], "lr": 0.1}, {"params": [fast], "lr": 0.4}]
+    metric = metric_of(torch.optim.SGD(groups, 1.0), [slow, fast], factor=0.5)
+    assert metric.eta == pytest.approx(0.2)
+    assert metric.scale.tolist() == pytest.approx([0.25, 0.25, 1, 1])
+
+
+def test_an_optimizer_whose_step_is_no_product_has_no_metric():
+    parameter = nn.Parameter(torch.ones(2))
+    assert metric_of(Lion([parameter]), [parameter]) is None
+
+
+class Cubic(Quadratic):
+    """With a Hessian that is neither diagonal nor the same everywhere."""
+
+    def training_step(self, batch, _):
+        (points,) = batch
+        return super().training_step(batch, 0) + ((self.weight * points).sum(1) ** 3).mean() / 50
+
+
+def test_products_are_second_differences_of_the_loss():
+    probe = objective(Cubic(), 0, SIZE)
+    rng = torch.Generator().manual_seed(1)
+    vectors = [torch.randn(len(SPECTRUM), generator=rng, dtype=torch.float64) for _ in range(3)]
+    found = probe.curvatures(0, vectors, SIZE)
+    for value, vector in zip(found, vectors, strict=True):
+        losses = []
+        for factor in (1e-3, 0.0, -1e-3):
+            probe.move(factor * vector)
+            losses.append(probe.loss(0))
+        assert value == pytest.approx((losses[0] - 2 * losses[1] + losses[2]) / 1e-6, rel=1e-5)
+
+
+class Once(Quadratic):
+    def training_step(self, batch, _):
+        chances = self.weight.view(3, 1, 2).log_softmax(2)
+        return super().training_step(batch, 0) + nn.functional.ctc_loss(
+            chances, torch.tensor([[1]]), (3,), (1,)
+        )
+
+
+def test_where_torch_lacks_second_derivatives_trial_steps_remain():
+    metric = Metric(0.1, torch.ones(len(SPECTRUM), dtype=torch.float64))
+    found, notes = measured(Once(), metric, 0)
+    assert found["a_trial"] is not None and "a_hvp" not in found
+    (note,) = notes
+    assert "by trial steps alone" in note and "\n" not in note
+
+
+def test_too_few_batches_for_a_and_c_are_noted():
+    metric = Metric(0.1, torch.ones(len(SPECTRUM), dtype=torch.float64))
+    probe = objective(Quadratic(), 0, SIZE)
+    sums = GradientSums(2, SIZE, metric.scale)
+    for number in range(2):
+        sums.add(*probe.gradient(number))
+    notes = []
+    assert measure_curvature(probe, sums, metric, SIZE, 4, 3, notes.append) == {}
+    assert notes == ["a and c are not measured: they need gradients of 3 batches"]

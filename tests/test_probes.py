@@ -1,0 +1,340 @@
+"""Probes measure in a run and do not change it by a bit."""
+
+import json
+import random
+import signal
+from io import BytesIO
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torchmetrics.classification import MulticlassAccuracy
+
+from cbs_lightning.callbacks.probes import measure_noise
+from cbs_lightning.callbacks.probes.objective import Objective
+from cbs_lightning.callbacks.probes.schedule import levels, reading_rule, steps_stood_for
+from cbs_lightning.callbacks.probes.state import unchanged
+from cbs_lightning.config.composition import compose
+from cbs_lightning.config.identity import config_hash, run_directory
+from cbs_lightning.noise.record import FILE, NoiseRecord
+from cbs_lightning.results.result import Status
+from cbs_lightning.results.store import CHECKPOINT, read_run
+from cbs_lightning.results.trajectory import Rule, RuleName, Trajectory
+from cbs_lightning.training.run import run
+from tests.conftest import TINY
+from tests.forks import ran
+from tests.strangers import Plain
+from tests.test_any_module import STRANGE, data, interrupted_after, model
+from tests.test_restart import assert_same_runs
+
+PROBES = ["noise.probes=3", "noise.samples=320"]
+RESTLESS = [
+    *TINY, "model=restless", "data.augment=true", "checkpoint.keep=true", "batch_size=64",
+    "stop.loss=1.6", "stop.rule=window", "stop.window=512",
+]  # fmt: skip
+
+
+class Moody(Plain):
+    """Whose every pass leaves its marks: statistics, a metric, a log, counts and random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(  # type: ignore[assignment]
+            nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 2)
+        )
+        self.accuracy = MulticlassAccuracy(2)
+        self.calls = 0
+        self.mean = torch.zeros(())  # no buffer
+        self.rng = torch.Generator().manual_seed(0)
+
+    def training_step(self, batch, _):
+        inputs, labels = batch
+        self.calls += 1
+        noise = torch.randn(inputs.shape, generator=self.rng) + random.random() + np.random.rand()
+        logits = self.net(inputs + 0.1 * noise + 0.001 * (self.calls % 7))
+        self.accuracy(logits, labels)
+        self.log("accuracy", self.accuracy, on_epoch=True)
+        loss = cross_entropy(logits, labels) + 0 * self.mean
+        self.mean.mul_(0.9).add_(loss.detach())
+        return loss
+
+    def on_train_epoch_end(self):
+        """What was counted changes what follows."""
+        shift = float(self.trainer.callback_metrics["accuracy_epoch"]) + float(self.mean)
+        with torch.no_grad():
+            self.net[0].bias.add_(1e-3 * (shift + self.calls % 3))
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), 0.001)
+
+
+MOODY = [
+    *STRANGE, *model("Plain"), "model._target_=tests.test_probes.Moody", *data("NoisyData"),
+    "stop.loss=0.3", "stop.rule=window", "stop.window=64", "checkpoint.keep=true",
+]  # fmt: skip
+RESUMED = [*MOODY, "model._target_=tests.strangers.Forgetful"]
+LOOPS = {"fast": RESTLESS, "general": MOODY, "slices": [*MOODY, "micro_batch_size=8"]}
+
+
+def record_of(directory) -> NoiseRecord:
+    return NoiseRecord.from_json((directory / FILE).read_bytes())
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_run_with_probes_ends_as_one_without(loop, tmp_path):
+    without, probed = (
+        compose([*LOOPS[loop], *more, f"output_dir={tmp_path / name}"])
+        for name, more in (("without", []), ("probed", PROBES))
+    )
+    assert config_hash(without) == config_hash(probed)
+    assert run(without).status is Status.REACHED
+    run(probed)
+    assert_same_runs(tmp_path / "without", tmp_path / "probed")
+    record = record_of(run_directory(probed))
+    assert len(record.probes) >= 2
+    assert (
+        sum(each.steps for each in record.probes)
+        == read_run(run_directory(probed)).result.steps_run
+    )
+    for probe in record.probes:
+        assert probe.noise_trace > 0 and probe.batches * probe.batch_size == 320
+        assert None not in (probe.a_trial, probe.c_trial, probe.a_hvp, probe.c_hvp)
+
+
+@pytest.mark.parametrize("configuration", [RESTLESS, RESUMED], ids=["fast", "general"])
+def test_an_interrupted_run_keeps_its_probes(configuration, tmp_path, monkeypatch):
+    undisturbed, cfg = (
+        compose([*configuration, *PROBES, f"output_dir={tmp_path / name}"])
+        for name in ("undisturbed", "interrupted")
+    )
+    run(undisturbed)
+    wanted = record_of(run_directory(undisturbed))
+    interrupted_after(monkeypatch, cfg, wanted.probes[0].step)
+    assert not (run_directory(cfg) / FILE).exists()
+    interrupted_after(monkeypatch, cfg, wanted.probes[1].step)
+    run(cfg)
+    assert_same_runs(tmp_path / "undisturbed", tmp_path / "interrupted")
+    assert record_of(run_directory(cfg)).probes == wanted.probes
+
+
+def test_a_run_killed_in_a_probe_ends_as_if_it_never_was(forks, tmp_path):
+    arguments = [*RESTLESS, *PROBES, "checkpoint.every_seconds=1e-9"]
+    undisturbed = tmp_path / "undisturbed"
+    points = ran(forks, arguments, undisturbed).points
+    events = [at for at, point in enumerate(points, 1) if ".noise" in point]
+    for number in (events[0], events[-1], len(points)):
+        disturbed = tmp_path / f"killed_at_{number}"
+        assert ran(forks, arguments, disturbed, kill_at=number).code == -signal.SIGKILL
+        assert ran(forks, arguments, disturbed).code == 0
+        assert_same_runs(undisturbed, disturbed)
+        one, other = (next(path.glob(f"*/*/{FILE}")) for path in (undisturbed, disturbed))
+        assert record_of(one.parent).probes == record_of(other.parent).probes
+
+
+def test_probes_of_a_finished_run_repeat_it(tmp_path, capsys):
+    first = compose([*RESTLESS, f"output_dir={tmp_path / 'later'}"])
+    later = compose([*RESTLESS, *PROBES, f"output_dir={tmp_path / 'later'}"])
+    at_once = compose([*RESTLESS, *PROBES, f"output_dir={tmp_path / 'at_once'}"])
+    run(at_once)
+    before = run(first)
+    assert run(later) == before
+    assert "trained once more for its probes" in capsys.readouterr().out
+    directory = run_directory(later)
+    assert record_of(directory).probes == record_of(run_directory(at_once)).probes
+    assert not [path for path in directory.iterdir() if path.is_dir()]
+    run(later)
+    out = capsys.readouterr().out
+    assert "known already" in out and "once more" not in out and "b*" in out
+
+
+def test_probes_of_a_run_that_does_not_repeat_are_not_kept(tmp_path, monkeypatch, capsys):
+    cfg = compose([*RESTLESS, f"output_dir={tmp_path}"])
+    run(cfg)
+    train = measure_noise.MeasureNoise.on_train_start
+
+    def other_machine(self, trainer, module):
+        train(self, trainer, module)
+        with torch.no_grad():
+            next(module.parameters()).mul_(1.0001)
+
+    monkeypatch.setattr(measure_noise.MeasureNoise, "on_train_start", other_machine)
+    run(compose([*RESTLESS, *PROBES, f"output_dir={tmp_path}"]))
+    record = record_of(run_directory(cfg))
+    assert record.probes == [] and "the losses differ from step" in record.reason
+    assert record.reason in capsys.readouterr().out
+
+
+def test_a_run_that_began_without_probes_is_repeated_for_them(tmp_path, monkeypatch):
+    cfg = compose([*RESTLESS, f"output_dir={tmp_path / 'begun'}"])
+    whole = compose([*RESTLESS, *PROBES, f"output_dir={tmp_path / 'whole'}"])
+    run(whole)
+    interrupted_after(monkeypatch, cfg, 20)
+    run(compose([*RESTLESS, *PROBES, f"output_dir={tmp_path / 'begun'}"]))
+    probes = record_of(run_directory(cfg)).probes
+    assert probes == record_of(run_directory(whole)).probes
+
+
+def test_a_stream_is_probed_by_what_was_trained_last(tmp_path):
+    stream = [*model("Plain", lr=0.1), *data("Strange", kind="iterable"), "stop.max_steps=300"]
+    window = ["stop.rule=window", "stop.window=60"]
+    cfg = compose([*STRANGE, *stream, *window, *PROBES, f"output_dir={tmp_path}"])
+    run(cfg)
+    record = record_of(run_directory(cfg))
+    assert record.probes and {each.batch_size for each in record.probes} == {16}
+    assert "trained last" in record.notes[0]
+
+
+def test_manual_optimization_is_not_probed_and_said_so(tmp_path, capsys):
+    cfg = compose([*STRANGE, *model("Manual"), *PROBES, f"output_dir={tmp_path}"])
+    assert run(cfg).status is Status.REACHED
+    assert record_of(run_directory(cfg)).probes == []
+    assert "probes: no probes: under manual optimization" in capsys.readouterr().out
+
+
+def test_an_optimizer_without_a_metric_has_the_first_line(tmp_path, capsys):
+    cfg = compose([*RESTLESS, *PROBES, "optimizer=lion", f"output_dir={tmp_path}"])
+    run(cfg)
+    probe = record_of(run_directory(cfg)).probes[0]
+    assert probe.noise_trace > 0 and probe.a_trial is None and probe.metric_b_simple is None
+    assert "not measured for Lion" in capsys.readouterr().out
+
+
+def test_probes_are_in_tensorboard_by_step(tmp_path):
+    cfg = compose([*RESTLESS, *PROBES, f"output_dir={tmp_path}"])
+    run(cfg)
+    (path,) = run_directory(cfg).glob("events.*.noise")
+    events = EventAccumulator(str(path)).Reload()
+    record = record_of(run_directory(cfg))
+    for name in ("b_simple", "a_trial", "c_hvp"):
+        found = events.Scalars(f"noise/{name}")
+        assert [each.step for each in found] == [each.step for each in record.probes]
+        wanted = [getattr(each, name) for each in record.probes]
+        assert [each.value for each in found] == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(("failures", "made"), [(1, True), (9, False)])
+def test_where_memory_is_short_a_probe_works_in_slices_or_is_left_out(
+    tmp_path, monkeypatch, capsys, failures, made
+):
+    gradient, left = Objective.gradient, [failures]
+
+    def short(self, number):
+        if left[0]:
+            left[0] -= 1
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return gradient(self, number)
+
+    monkeypatch.setattr(Objective, "gradient", short)
+    cfg = compose([*RESTLESS, *PROBES, f"output_dir={tmp_path}"])
+    assert run(cfg).status is Status.REACHED
+    out = capsys.readouterr().out
+    assert "memory was short in a probe: gradients in slices of 32" in out
+    assert ("out of memory; the run goes on" in out) is not made
+
+
+def test_an_error_in_a_probe_leaves_the_run_as_it_was(tmp_path):
+    """Whatever is done inside, and however it ends."""
+    module = Moody()
+    module.lr = 0.1
+    trainer = L.Trainer(logger=False, enable_checkpointing=False, max_steps=1, barebones=False)
+    optimizer = torch.optim.Adam(module.parameters())
+    trainer.strategy.optimizers = [optimizer]
+    module.net(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+    before, draws = _everything(module, optimizer), _draw(module)
+    module.rng.manual_seed(0)
+    state = module.rng.get_state()
+    torch.manual_seed(1), random.seed(1), np.random.seed(1)
+    draws = [torch.rand(1), random.random(), np.random.rand()]
+    torch.manual_seed(1), random.seed(1), np.random.seed(1)
+    gradients = [each.grad for each in module.parameters()]
+    with pytest.raises(RuntimeError, match="roof"), unchanged(trainer, module, optimizers=True):
+        assert all(each.grad is None for each in module.parameters())
+        module.training_step((torch.ones(4, 8), torch.zeros(4).long()), 0).backward()
+        optimizer.step()
+        module.eval()
+        module.noted.append((1.0, 1))
+        module.found = 1
+        module.lr = 0.2
+        optimizer.param_groups[0]["lr"] = 7.0
+        raise RuntimeError("the roof fell in")
+    assert _everything(module, optimizer) == before
+    assert torch.equal(module.rng.get_state(), state)
+    assert draws == [torch.rand(1), random.random(), np.random.rand()]
+    assert all(a is b.grad for a, b in zip(gradients, module.parameters(), strict=True))
+    assert module.training and module.noted == [] and not hasattr(module, "found")
+    assert module.lr == 0.1 and module.calls == 0 and module.log.__self__ is module
+
+
+def _draw(module):
+    return torch.randn(1, generator=module.rng)
+
+
+def _everything(module, optimizer) -> bytes:
+    file = BytesIO()
+    metric = {key: getattr(module.accuracy, key) for key in module.accuracy._defaults}
+    torch.save([module.state_dict(), optimizer.state_dict(), metric, module.mean], file)
+    return file.getvalue()
+
+
+def test_levels_are_evenly_spaced_in_log_loss():
+    found = np.log(levels(2.3, 0.1, 5))
+    assert np.diff(found) == pytest.approx([np.log(0.1 / 2.3) / 5] * 4)
+    assert found[0] == pytest.approx(np.log(2.3) + np.log(0.1 / 2.3) / 10)
+    assert levels(0.05, 0.1, 5) == [] and levels(float("nan"), 0.1, 5) == []
+
+
+def test_each_probe_stands_for_the_steps_nearest_to_it_in_log_loss():
+    loss = np.exp(-np.arange(100) / 20).astype(np.float32)
+    size = np.full(100, 512, np.int32)
+    trajectory = Trajectory(loss, np.zeros(100, np.int32), size)
+    rule = reading_rule(10_000, Rule(RuleName.EPOCH, 10, 10_000))
+    probed = [(step, float(loss[step - 1])) for step in (11, 32, 91)]
+    assert steps_stood_for(trajectory, rule, probed) == [22, 40, 38]
+    assert steps_stood_for(trajectory, rule, []) == []
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path):
+    cfg = compose([*RESTLESS, *PROBES, f"output_dir={tmp_path}"])
+    run(cfg)
+    text = (run_directory(cfg) / FILE).read_text()
+    assert NoiseRecord.from_json(text).to_json() == text
+    for broken in ("{}", "[]", text.replace('"schema_version": 1', '"schema_version": 2')):
+        with pytest.raises(ValueError):
+            NoiseRecord.from_json(broken)
+    cost = json.loads(text)["cost"]
+    assert cost["gradients"] > 0 and cost["forward_passes"] > 0 and cost["share_of_run"] > 0
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        ("noise.probes=-1", "noise.probes=-1: must be a whole number >= 0"),
+        ("noise.probes=many", "noise.probes=many: must be a whole number >= 0"),
+        ("noise.probs=3", "did you mean noise.probes=3?"),
+        ("compile=reduce-overhead", "noise.probes=3: not with compile=reduce-overhead"),
+        ("noise.batch_size=300", "noise.batch_size=300: at most half of noise.samples=320"),
+        ("noise.samples=1", "noise.samples=1: must be a whole number >= 4"),
+    ],
+)
+def test_a_mistake_is_one_line(cli, tmp_path, mistake, said):
+    outcome = cli(*RESTLESS, *PROBES, mistake, f"output_dir={tmp_path}")
+    assert outcome.code != 0 and said in outcome.err
+    assert outcome.err.count("\n") == 1 and not list(tmp_path.iterdir())
+
+
+def test_branches_need_probes(cli, tmp_path):
+    outcome = cli(*TINY, "noise.branches=true", f"output_dir={tmp_path}")
+    assert "noise.branches=True: needs probes" in outcome.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_kept_checkpoint_holds_the_probes_as_plain_values(tmp_path):
+    cfg = compose([*RESTLESS, *PROBES, f"output_dir={tmp_path}"])
+    run(cfg)
+    values = torch.load(run_directory(cfg) / CHECKPOINT, weights_only=True)
+    assert values["callbacks"]["MeasureNoise"]["probes"]
