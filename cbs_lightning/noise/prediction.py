@@ -10,7 +10,7 @@ from cbs_lightning.noise.estimators import ESTIMATORS, Estimator, b_simple
 from cbs_lightning.noise.record import Estimate, NoiseRecord
 
 BEST = "capped_noise_level"  # of `ESTIMATORS`, by the table of docs/prediction.md
-# Root mean square of log(predicted / best batch size run) on digits in that table: the model is off by that.
+# Root mean square of log(predicted / best batch size run) on digits, in that table.
 MODEL_ERROR = 0.8
 DRAWS = 200  # of errors of measurement
 Z = 1.645  # of a 90 % interval
