@@ -12,7 +12,7 @@ from cbs_lightning.analysis.prediction_table import Case, cases, scores
 from cbs_lightning.analysis.predictions import prediction_sentences
 from cbs_lightning.analysis.study import left_out, read
 from cbs_lightning.noise.course import Course, NoPredictionError
-from cbs_lightning.noise.estimators import ESTIMATORS, decay, noise_share
+from cbs_lightning.noise.estimators import ESTIMATORS, decay, noise_level, noise_share
 from cbs_lightning.noise.prediction import BEST, predict, prediction_line, with_prediction
 from cbs_lightning.noise.record import FILE, NoiseRecord, Probe
 from cbs_lightning.reporting.figures.noise import draw_noise
@@ -71,7 +71,7 @@ def test_the_noise_level_is_near_the_exact_b_star_whatever_the_batch_size_of_the
     for name, (problem, threshold) in PROBLEMS.items():
         exact = problem.critical_batch(threshold)
         record = quadratic_record(problem, times * exact, threshold)
-        off[name] = abs(math.log(ESTIMATORS[BEST](Course.of(record)) / exact))
+        off[name] = abs(math.log(noise_level(Course.of(record)) / exact))
     # A threshold on the plateau between two groups of curvatures: the rate of decay is not local.
     assert off.pop("two, lr 0.05, 0.1") < math.log(4)
     assert np.median(list(off.values())) < math.log(1.4)
@@ -97,12 +97,17 @@ def test_a_power_law_with_known_noise_has_the_b_star_of_the_derivation(power):
     assert decay(course) == pytest.approx(2.0, rel=1e-3)
     relative = 4.0 * 0.1**power / 0.1
     assert noise_share(course) * 10**9 == pytest.approx(relative, rel=1e-3)
-    assert ESTIMATORS[BEST](course) == pytest.approx(relative * 1.5, rel=1e-3)
+    assert noise_level(course) == pytest.approx(relative * 1.5, rel=1e-3)
 
 
 def test_noise_above_the_loss_itself_is_halved_on_the_scale_of_logarithms():
     course = Course.of(synthetic(power=1.0, batch=1))  # 4 times the loss
-    assert ESTIMATORS[BEST](course) == pytest.approx(2.0, rel=1e-3)
+    assert noise_level(course) == pytest.approx(2.0, rel=1e-3)
+
+
+def test_the_prediction_is_at_most_the_gradient_noise_scale():
+    assert ESTIMATORS[BEST](Course.of(synthetic())) == noise_level(Course.of(synthetic()))
+    assert ESTIMATORS[BEST](Course.of(synthetic(noise=40.0, batch=10**6))) == pytest.approx(100)
 
 
 def test_every_other_estimator_on_constants():
@@ -148,7 +153,7 @@ def test_too_few_probes_or_a_threshold_beyond_them():
     assert "the probes end at a loss of 0.105, above 0.01" in predict(record, 0.01)[BEST].reason
     rising = [replace(each, step=10_000_000 - each.step) for each in record.probes]
     with pytest.raises(NoPredictionError, match="does not fall"):
-        ESTIMATORS[BEST](Course.of(replace(record, probes=rising)))
+        noise_level(Course.of(replace(record, probes=rising)))
 
 
 def test_the_line_at_the_end_of_a_run():
