@@ -141,9 +141,23 @@ def _scale(course: Course, noise: str, signal: str) -> float:
     return found
 
 
+def capped_noise_level(course: Course) -> float:
+    """The noise level's b*, at most the gradient noise scale.
+
+    B_simple is where larger batches stop to pay at the best learning rate. A smaller learning rate
+    has a smaller b*; one that is too large has no larger one, though its noise level grows.
+    """
+    level = noise_level(course)
+    try:
+        return min(level, b_simple(course))
+    except NoPredictionError:
+        return level
+
+
 ESTIMATORS: dict[str, Estimator] = {
     each.__name__: each
     for each in (
+        capped_noise_level,
         noise_level,
         one_step_trial,
         one_step_hvp,

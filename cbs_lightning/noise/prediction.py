@@ -9,9 +9,9 @@ from cbs_lightning.noise.course import Course, NoPredictionError
 from cbs_lightning.noise.estimators import ESTIMATORS, Estimator, b_simple
 from cbs_lightning.noise.record import Estimate, NoiseRecord
 
-BEST = "noise_level"  # of `ESTIMATORS`, by the table of docs/prediction.md
-# Standard deviation of log(predicted / measured b*) in that table: how far the model is off.
-MODEL_ERROR = math.log(2.0)
+BEST = "capped_noise_level"  # of `ESTIMATORS`, by the table of docs/prediction.md
+# Root mean square of log(predicted / best batch size run) on digits, in that table.
+MODEL_ERROR = 0.8
 DRAWS = 200  # of errors of measurement
 Z = 1.645  # of a 90 % interval
 

@@ -16,7 +16,7 @@ from cbs_lightning.files import inside, write_atomically
 from cbs_lightning.noise.prediction import BEST
 from cbs_lightning.results.store import studies
 
-SHOWN = (BEST, "one_step_trial", "one_step_hvp", "integral_trial", "sign_descent", "b_simple")
+SHOWN = (BEST, "noise_level", "one_step_trial", "one_step_hvp", "sign_descent", "b_simple")
 FILES = "prediction"
 
 

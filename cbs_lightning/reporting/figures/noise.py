@@ -30,7 +30,7 @@ from cbs_lightning.reporting.figures.style import (
 
 ROOM = 1.6  # factor by which the axis of batch sizes goes beyond what is drawn
 SPREAD = 0.5  # of a variant's place, over which its predictions lie side by side
-LONGEST_NAME = 16  # characters of a variant below its place
+LONGEST_NAME = 22  # characters of a variant below its place
 
 
 def draw_noise(
