@@ -12,7 +12,15 @@ from typing import Protocol
 
 import numpy as np
 
-from benchmarks.coverage import Steps, dip_curve, family_curve, least_cost, log_uniform, powers
+from benchmarks.coverage import (
+    Steps,
+    dip_curve,
+    family_curve,
+    least_cost,
+    log_uniform,
+    nested_curve,
+    powers,
+)
 from cbs_lightning.analysis.summary import usual_request
 from cbs_lightning.results.result import Request, Run, Status, answer
 from cbs_lightning.results.store import read_study
@@ -165,6 +173,7 @@ FAMILIES: dict[str, Callable[[np.random.Generator, float, int], Known]] = {
     "two minima": partial(drawn, two_dips_curve),
     "wide family": partial(drawn, partial(family_curve, pole=True), fixed=False),
     "plateau, dip, rise": partial(drawn, dip_curve, fixed=False),
+    "nested": partial(drawn, nested_curve, fixed=False),
 }
 
 

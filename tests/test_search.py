@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 
 from benchmarks.search import conclude, grid, score, search
-from benchmarks.search_problems import quadratics, replays
+from benchmarks.search_problems import draw, published, quadratics, replays
 from cbs_lightning.search.posterior import NOISES, posterior
 from cbs_lightning.search.search import Prediction, Proposal, Search, Trial
 from cbs_lightning.search.trials import group_by_batch_size
@@ -251,6 +251,44 @@ def test_a_neighbour_within_the_octaves_is_near_enough():
 def test_what_it_cannot_search_is_refused(changed, told):
     with pytest.raises(ValueError, match=told):
         Search(**({"batch_sizes": SIZES} | changed))
+
+
+# --- doubt with one seed --------------------------------------------------------------------------
+
+
+def test_a_neighbour_worse_by_less_than_the_noise_does_not_end_a_search():
+    """b = 16 took 5 % more than 8, and b* was 64."""
+    trials = [Trial(b, 0, k, k, None) for b, k in ((16, 8566), (8, 16327), (4, 43084))]
+    verdict = Search(SIZES).verdict(trials)
+    assert not verdict.known and verdict.batch_size == 8
+    assert Search(SIZES).propose(trials, 1)[0].batch_size > 16
+    clear = [Trial(16, 0, 12_000, 12_000, None), *trials[1:]]  # 47 % more
+    assert Search(SIZES).verdict(clear).known
+
+
+def test_it_says_where_the_noise_hides_which_is_best():
+    steps = (3000, 1000, 300, 150, 90, 75, 60)
+    policy, problem = Search(SIZES[:7]), Tabled(steps, SIZES[:7])
+    verdict = policy.verdict(finish(policy, problem))
+    assert verdict.known and verdict.batch_size == 32
+    assert "From b = 16 to 32 the noise hides which is best." in verdict.summary
+
+
+def test_a_dip_after_a_plateau_is_found():
+    """Adam on CIFAR-10."""
+    problem = published()["ResNet-20 on CIFAR-10, Adam"]
+    assert search(problem).batch_size in (1024, 2048)
+
+
+@pytest.mark.parametrize(
+    ("family", "noise", "success"), [("flat", 0.1, 0.85), ("two minima", 0.05, 0.6)]
+)
+def test_its_success_on_curves_that_are_flat_or_have_two_minima(family, noise, success):
+    """Other draws than those of the benchmark and those the constants were chosen on."""
+    problems = draw(family, 77, 60, noise)
+    scores = [score(search(problem), grid(problem), problem.exact) for problem in problems]
+    assert sum(each.within_15_percent for each in scores) >= success * len(scores)
+    assert sum(each.gradients for each in scores) <= 0.55 * len(scores)
 
 
 # --- runs that failed -----------------------------------------------------------------------------

@@ -19,14 +19,14 @@ from cbs_lightning.fit.likelihood import Floats
 from cbs_lightning.search.prediction import Prediction
 from cbs_lightning.search.trials import BatchSizeTrials
 
-PER_OCTAVE = 2  # grid points of b*
+PER_OCTAVE = 3  # grid points of b*
 BEYOND = 2.0  # octaves by which b* may lie outside the range of batch sizes
 # (B0 + B1)/B0: 1 is the paper's form; the larger it is, the flatter K·b is around b*.
 RATIOS = 2.0 ** np.arange(-2, 11, 1.5)
 HIGHEST = 8.0  # log of K·b over its least, where a curve has no K at all
 # Standard deviations of log K with their prior probabilities: between seeds, and about the form.
-NOISES = {0.03: 0.3, 0.06: 0.4, 0.12: 0.24, 0.25: 0.05, 0.5: 0.01}
-DEVIATIONS = {0.02: 0.4, 0.1: 0.3, 0.3: 0.3}
+NOISES = {0.03: 0.3, 0.06: 0.4, 0.12: 0.26, 0.25: 0.035, 0.5: 0.005}
+DEVIATIONS = {0.02: 0.6, 0.1: 0.2, 0.3: 0.2}
 LENGTH = 1.5  # octaves over which a deviation lasts
 LEVEL = 3.0  # standard deviation of log A
 CURVES = 1024  # drawn from the posterior
@@ -56,6 +56,12 @@ class Posterior:
         or more; all are indices of batch sizes."""
         least = self.log_sfo[:, places].min(axis=1)
         return float(self.weights @ (least < self.log_sfo[:, best] - math.log1p(clearly)))
+
+    @property
+    def chance_of_least(self) -> Floats:
+        """At each batch size, the probability that it has the least K·b."""
+        least = self.log_sfo.argmin(axis=1)
+        return np.bincount(least, self.weights, self.log_sfo.shape[1]).astype(np.float64)
 
     def cost(self, sfo_limit: float) -> Floats:
         """At each batch size, the expected gradients of a run abandoned at `sfo_limit`."""

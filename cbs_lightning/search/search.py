@@ -1,7 +1,8 @@
 """Search for the batch size with the least K·b: which run to make next, and when to stop.
 
-K·b has one minimum in log b, so a batch size is the best as soon as one on either side of it did
-worse. Everything is a function of the runs so far: their order and their purpose do not matter.
+A batch size is the best as soon as one on either side of it did worse, by more than the noise,
+and none of those that were not tried is likely to be clearly better. Everything is a function of
+the runs so far: their order and their purpose do not matter.
 """
 
 import math
@@ -52,8 +53,10 @@ class Search:
 
     A search has no state: pass all trials so far to each method. Trials with other batch sizes or
     seeds are ignored. b* is known when a batch size on either side of it, within `octaves` or next
-    to it in `batch_sizes`, did worse: it took more gradients or missed the threshold. At an edge of
-    the range one side is enough. On a tie the larger batch size wins.
+    to it in `batch_sizes`, did worse: it took more gradients or missed the threshold. A side on
+    which all did worse by less than the noise is looked at further out, and so are untried batch
+    sizes that may well be clearly better. At an edge of the range one side is enough. On a tie the
+    larger batch size wins.
 
     Args:
         batch_sizes: effective batch sizes to choose from, ascending.
@@ -154,9 +157,10 @@ class Search:
             float(bracket.low.batch_size) if bracket.low else 0.0,
             float(bracket.high.batch_size) if bracket.high else math.inf,
         )
-        return Verdict(
-            ended, bracket.best.batch_size, interval, self._describe_best(bracket, ended)
-        )
+        narrowing = self._narrowing(relevant)
+        alike = narrowing.as_good_as_best() if narrowing is not None else []
+        summary = self._describe_best(bracket, alike, ended)
+        return Verdict(ended, bracket.best.batch_size, interval, summary)
 
     def _relevant(self, trials: Iterable[Trial]) -> list[Trial]:
         return [t for t in trials if t.batch_size in self.batch_sizes and t.seed in self.seeds]
@@ -223,7 +227,7 @@ class Search:
             text += ", and the others are further off"
         return f"{text}."
 
-    def _describe_best(self, bracket: Bracket, ended: bool) -> str:
+    def _describe_best(self, bracket: Bracket, alike: list[int], ended: bool) -> str:
         b, worse = bracket.best.batch_size, _list_sizes(bracket.ends)
         if not ended:
             beside = f"; b = {worse} did no better" if worse else ""
@@ -232,6 +236,8 @@ class Search:
             rest = "" if len(self.batch_sizes) == 1 else " that could be run"
             return f"b = {b} is the only batch size in the range{rest}."
         text = f"b* = {b}: b = {worse} did no better."
+        if len(alike) > 1:
+            text += f" From b = {alike[0]} to {alike[-1]} the noise hides which is best."
         if bracket.low is None:
             return f"{text} It is the smallest in the range: b* may be smaller still."
         if bracket.high is None:
