@@ -165,6 +165,9 @@ def test_a_curve_that_no_formula_fits_is_said_to_be_one(pattern):
     assert (found.range.low, found.range.high) == (1024, 2048) and found.range.confidence >= 0.9
     assert found.formula_probability < 0.1
     text = " ".join(found.summary_lines())
+    assert found.fastest.batch_size == found.largest_within_overhead.batch_size == 4096
+    assert text.count("K·b = 1,703,936") == 1  # its cost is told once
+    assert "Largest within 20 % of the least: b = 4096 as well." in text
     assert (
         f"No formula fits these runs (probability {found.formula_probability:.2f}): the curve "
         "assumes none." in text
