@@ -17,6 +17,7 @@ from cbs_lightning.fit.curve_fit import FORM_ERROR, Fit
 from cbs_lightning.fit.forms import Shape
 from cbs_lightning.fit.measurements import measurements
 from cbs_lightning.fit.minimum import largest_within
+from cbs_lightning.fit.posterior import posterior
 from cbs_lightning.theory.noisy_quadratic import NoisyQuadratic
 
 TWELVE = 2.0 ** np.arange(2, 14)
@@ -136,6 +137,7 @@ def test_the_ways_to_name_what_was_not_reached():
         (([4, 0], [100, 50]), "batch_sizes must be positive"),
         (([4, 8], [100, math.nan]), "steps must be positive"),
         (([4, 8], [100, 50], "linear"), "model must be one of iiduka, mccandlish, nested"),
+        (([4, 8], [100, 50], ["nested"]), "model must be one of iiduka, mccandlish, nested"),
         (([4, 8], [100, 50], "nested", {2: -1}), "unreached must be batch sizes and steps run"),
         (([4, 8], [100, 50], "nested", {"2": 9}), "unreached must be batch sizes and steps run"),
         (([4, 8], [100, 50], "nested", 2), "unreached must be batch sizes, with or without"),
@@ -147,9 +149,77 @@ def test_bad_input_is_named(arguments, says):
         fit(*arguments)
 
 
-def test_a_level_outside_its_range_is_named():
-    with pytest.raises(ValueError, match="level must be in"):
-        fit(TWELVE, nested(TWELVE, 100.0, 3.0, 0.0)).interval(1.5)
+HUGE = 10**400  # no float holds it
+NO_NUMBERS = {
+    "not a number": math.nan,
+    "infinity": math.inf,
+    "zero": 0,
+    "negative": -1,
+    "text": "8",
+    "bytes": b"8",
+    "nothing": None,
+    "400 digits": HUGE,
+    "masked": np.ma.array([4.0, 8.0], mask=[False, True]),
+    "a date": np.array(["2020-01-01"], dtype="datetime64[D]"),
+    "complex": 8 + 1j,
+    "a truth value": [True, True],
+}
+
+
+@pytest.mark.parametrize("value", NO_NUMBERS.values(), ids=NO_NUMBERS)
+def test_what_is_no_batch_size_is_refused_wherever_it_is_given(value):
+    found = compare(TWELVE, nested(TWELVE, 100.0, 3.0, 60.0))
+    for ask in (found.steps, found.sfo, found.band, found.best.steps, found.best.sfo):
+        with pytest.raises(ValueError, match=r"^b must be"):
+            ask(value)
+    for name, given in (("batch_sizes", (value, [9, 9])), ("steps", ([4, 8], value))):
+        for ask in (fit, compare):
+            with pytest.raises(ValueError, match=f"^{name} must be"):
+                ask(*given)
+
+
+@pytest.mark.parametrize("level", [0, 1, 1.5, -0.1, math.nan, HUGE, "0.9", None, [0.9], True])
+def test_a_level_outside_its_range_is_named(level):
+    found = compare(TWELVE, nested(TWELVE, 100.0, 3.0, 60.0))
+    for ask in (found.interval, found.best.interval, lambda it: found.range(0.1, it)):
+        with pytest.raises(ValueError, match=r"^level (must be|is too large)"):
+            ask(level)
+
+
+@pytest.mark.parametrize("reference", [math.nan, math.inf, -1, HUGE, "1", None])
+def test_a_reference_that_is_no_batch_size_is_named(reference):
+    with pytest.raises(ValueError, match=r"^reference (must|is too large)"):
+        fit(TWELVE, nested(TWELVE, 100.0, 0.0, 60.0)).overhead_batch(reference)
+
+
+def test_a_reference_beyond_all_batch_sizes_has_an_answer():
+    """Linear scaling from there costs 20 % more at 1.2 times the batch size."""
+    found = fit(TWELVE, nested(TWELVE, 100.0, 0.0, 60.0), model="mccandlish")
+    assert found.overhead_batch(1e300) == pytest.approx(1.2e300)
+
+
+NOT_UNREACHED = [
+    np.array(2), np.ma.array([2], mask=[False]), b"2", "2", 2.5, {HUGE: 5}, {2: HUGE},
+    {2: math.nan}, np.array(["2020"], dtype="datetime64[Y]"), [(2, 3, 4)],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("unreached", NOT_UNREACHED, ids=lambda it: repr(it)[:20])
+def test_what_names_no_runs_that_did_not_reach_is_refused(unreached):
+    for ask in (fit, compare):
+        with pytest.raises(ValueError, match=r"^unreached must be batch sizes"):
+            ask([4, 8, 16], [100, 60, 50], unreached=unreached)
+
+
+def test_an_end_at_the_cap_of_the_search_is_open():
+    """It is no number to print: 29 to 497,036 was one."""
+    steps = [1600, 800, 400, 200, 100]
+    assert fit([4, 8, 16, 32, 64], steps, model="nested").interval(0.9) == (0.0, math.inf)
+    for sizes, counts in DEGENERATE.values():
+        for one in compare(sizes, counts):
+            low, high = one.interval(0.9) or (0.0, math.inf)
+            assert low == 0 or low > min(sizes) / 17
+            assert math.isinf(high) or high < 17 * max(sizes)
 
 
 def test_aicc_counts_the_noise_scale():
@@ -359,7 +429,7 @@ def test_fitted_b_star_is_that_of_the_noisy_quadratic():
             continue
         inside += 1
         found = compare(sizes, steps, unreached=missed)
-        assert found.reason == ""
+        assert posterior(found.data, curves=300).probability > 0.9, case
         assert exact / 1.5 < found.best.critical_batch < exact * 1.5, case
         assert exact / 1.25 < found.by_name("nested").critical_batch < exact * 1.25, case
     assert inside > len(QUADRATICS) / 2

@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -42,12 +41,23 @@ def test_sampling_finds_a_known_posterior_and_its_evidence():
     def log_likelihood(z):
         return stats.norm.logpdf(seen, z, noise).sum(axis=1)
 
-    draws, log_evidence = sample(log_likelihood, 3, 2000, 6)
+    draws, log_evidence = sample(log_likelihood, 3, 2000)
     shrunk = 1 / (1 + noise**2)
     assert draws.mean(axis=0) == pytest.approx(shrunk * seen, abs=0.03)
     assert draws.std(axis=0) == pytest.approx(noise * math.sqrt(shrunk), rel=0.15)
     exact = stats.norm.logpdf(seen, 0, math.hypot(1, noise)).sum()
-    assert log_evidence == pytest.approx(exact, abs=0.4)
+    assert log_evidence == pytest.approx(exact, abs=0.05)
+
+
+def test_a_verdict_is_not_the_luck_of_the_draw(monkeypatch):
+    """Other random numbers, the same answer: the probability was once 0.88 to 0.98 here."""
+    data = measurements(TWELVE, nested(TWELVE) * np.exp(0.05 * np.cos(9 * np.arange(12))))
+    found = []
+    for seed in range(4):
+        monkeypatch.setattr("cbs_lightning.fit.sampling.SEED", seed)
+        found.append(posterior(data))
+    assert np.ptp([one.probability for one in found]) < 0.06
+    assert np.ptp(np.log([one.critical_batch for one in found])) < 0.06
 
 
 def test_the_chance_that_a_run_goes_on_is_students():
@@ -115,7 +125,7 @@ def test_adam_on_cifar10_has_its_minimum_where_anyone_sees_it():
     assert found.probability > 0.9 and found.reason == ""
     assert 1024 / 1.2 < found.critical_batch < 2048 * 1.2
     low, high = found.interval()
-    assert 256 <= low < high <= 4096
+    assert 512 <= low <= 1024 < 2048 <= high <= 4096
     span = found.range(within=0.1)
     assert span.confidence >= 0.9 and 2048 >= span.low >= 1024 and span.high <= 2048
     assert found.formula_probability < 0.3
@@ -237,44 +247,24 @@ def test_a_posterior_reaches_as_far_as_it_is_asked_to():
 # --- coverage: a smaller version of `make bench PARTS=coverage`, other draws ----------------------
 
 
-@dataclass(frozen=True)
-class Held:
-    """Shares that a cell is held to, over so many sweeps."""
-
-    sweeps: int
-    covered: float = 0.8
-    range_holds: float = 0.8
-
-
-# With 25 % noise and one seed 0.85 of the intervals are wanted to hold b*, and 0.846 do, over 400
-# other draws (0.79, 0.83 and 0.88 in three sets of them, docs/answer.md). 0.69 of the ranges hold,
-# most of which say that they are less than 90 % sure. The cell is held to what was measured there,
-# less two standard errors of its own sweeps.
-SHORTFALL = Held(60, covered=0.75, range_holds=0.56)
-
-
-@pytest.mark.parametrize(
-    ("noise", "seeds", "held"), [(0.03, 3, Held(20)), (0.25, 1, SHORTFALL)], ids=["3%-3", "25%-1"]
-)
-def test_intervals_hold_b_star_and_no_minimum_is_made_up(noise, seeds, held, monkeypatch):
+@pytest.mark.parametrize(("noise", "seeds", "sweeps"), [(0.03, 3, 20), (0.25, 1, 50)])
+def test_intervals_hold_b_star_and_no_minimum_is_made_up(noise, seeds, sweeps, monkeypatch):
+    """What the benchmark is held to, over fewer sweeps."""
     monkeypatch.setattr(coverage, "SEED", 555)
-    cell = coverage.Cell.of(
-        [coverage.one(("family", noise, seeds, seed)) for seed in range(held.sweeps)]
-    )
-    assert cell.claimed >= 0.7  # 0.8 is wanted of many
-    assert cell.covered >= held.covered
-    assert cell.range_holds >= held.range_holds
-    without = [coverage.one(("without a pole", noise, seeds, seed)) for seed in range(6)]
-    assert sum(one.claimed for one in without) <= 1
+    readings = [coverage.one(("family", noise, seeds, seed)) for seed in range(sweeps)]
+    claimed = [one for one in readings if one.claimed]
+    assert len(claimed) >= 0.8 * sweeps
+    assert sum(one.covered for one in claimed) >= 0.85 * len(claimed)
+    without = [coverage.one(("without a pole", noise, seeds, seed)) for seed in range(10)]
+    assert not any(one.claimed for one in without)
 
 
 @pytest.mark.parametrize(
     ("name", "sweeps"), [("noisy quadratic", 30), ("nested", 10), ("plateau, dip, rise", 10)]
 )
 def test_intervals_hold_b_star_on_other_curves(name, sweeps, monkeypatch):
-    """Of ten noisy quadratics chance alone leaves too few covered one time in five: hence more."""
     monkeypatch.setattr(coverage, "SEED", 556)
     readings = [coverage.one((name, 0.05, 3, seed)) for seed in range(sweeps)]
     claimed = [one for one in readings if one.claimed]
     assert len(claimed) >= 0.3 * sweeps
-    assert sum(one.covered for one in claimed) >= 0.8 * len(claimed)
+    assert sum(one.covered for one in claimed) >= 0.85 * len(claimed)

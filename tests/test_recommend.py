@@ -3,7 +3,6 @@
 import json
 import math
 from dataclasses import replace
-from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -163,14 +162,18 @@ CIFAR10 = {
 def test_a_curve_that_no_formula_fits_is_said_to_be_one(pattern):
     found = recommend(made_curve(pattern, CIFAR10))
     assert found.least_sfo.batch_size == 2048
-    assert found.range.low <= 2048 <= found.range.high
-    assert found.formula_probability < 0.5
+    assert (found.range.low, found.range.high) == (1024, 2048) and found.range.confidence >= 0.9
+    assert found.formula_probability < 0.1
     text = " ".join(found.summary_lines())
+    assert found.fastest.batch_size == found.largest_within_overhead.batch_size == 4096
+    assert text.count("K·b = 1,703,936") == 1  # its cost is told once
+    assert "Largest within 20 % of the least: b = 4096 as well." in text
     assert (
         f"No formula fits these runs (probability {found.formula_probability:.2f}): the curve "
         "assumes none." in text
     )
-    assert found.interval[1] < 8192
+    assert 512 < found.interval[0] <= 1024 < 2048 <= found.interval[1] < 4096
+    assert 1024 < found.critical_batch < 2048 and found.probability > 0.95
 
 
 def test_a_batch_size_that_alone_decides_is_named(pattern):
@@ -194,8 +197,8 @@ def test_a_batch_size_that_alone_decides_is_named(pattern):
         ({4: [-90], 8: [100], 16: [60], 32: [50]}, "b = 4 stopped at an SFO of 360, too soon", 4),
         ({4: [-90], 8: [100], 16: [60]}, "Run next: batch_size=4 with a larger budget.", 4),
         ({8: [100], 16: [50], 32: [40], 64: [-9999]}, "The same SFO: b = 8, 16.", 4),
-        ({4: [-9999], 8: [100], 16: [60]}, "Not reached at b = 4.", ANY),
-        ({4: [-9999, 300], 8: [100, 99], 16: [60, 61]}, "at b = 4 (1 of 2 seeds).", ANY),
+        ({4: [-9999], 8: [100], 16: [60]}, "Not reached at b = 4.", 32),
+        ({4: [-9999, 300], 8: [100, 99], 16: [60, 61]}, "at b = 4 (1 of 2 seeds).", 32),
         ({8: [100], 16: [60], 32: [45]}, "One seed: seed=0,1,2 shows how much K varies.", 4),
     ],
 )

@@ -165,10 +165,10 @@ class Recommendation:
         elif fastest is not None:
             lines.append("No other was faster in wall-clock by 5 %.")
         if largest is not None and largest.batch_size != least.batch_size:
-            lines.append(
-                f"Largest within {percent(OVERHEAD)} of the least: b = {largest.batch_size}, "
-                f"for {_more(largest)} gradients ({_cost(largest)})."
-            )
+            text = f"Largest within {percent(OVERHEAD)} of the least: b = {largest.batch_size}"
+            told = any(f"at b = {largest.batch_size}," in line for line in lines)
+            cost = f"for {_more(largest)} gradients ({_cost(largest)})"
+            lines.append(f"{text} as well." if told else f"{text}, {cost}.")
         return lines
 
     def _minimum(self) -> str:

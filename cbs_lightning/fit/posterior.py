@@ -24,7 +24,9 @@ PER_OCTAVE = 24  # batch sizes at which K·b is looked at for its minimum
 # Prior probabilities: real curves leave every formula. An interior minimum of K·b has about 0.3.
 PRIOR = {"scaling": 0.15, "pole": 0.2, "smooth": 0.65}
 NOISE = (0.1, 1.2)  # of log K between seeds: median, and standard deviation of the log
-MISFIT = (0.02, 0.9)  # the same of what a curve misses a batch size by
+# What a curve misses a batch size by: at the median so much, and so much of the noise; and the
+# standard deviation of the log
+MISFIT, MISFIT_OF_NOISE, MISFIT_SPREAD = 0.01, 0.3, 0.9
 LEVEL_SPREAD = 0.4  # standard deviation of a curve's level about the mean of the runs
 
 
@@ -231,5 +233,5 @@ class _Model:
         miss = (self.runs.means - relative[:, : len(self.runs.sizes)]).mean(axis=1)
         level = miss + LEVEL_SPREAD * points[:, own]
         noise = NOISE[0] * np.exp(NOISE[1] * points[:, own + 1])
-        misfit = MISFIT[0] * np.exp(MISFIT[1] * points[:, own + 2])
+        misfit = (MISFIT + MISFIT_OF_NOISE * noise) * np.exp(MISFIT_SPREAD * points[:, own + 2])
         return relative + level[:, None], level, noise, misfit

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from cbs_lightning.fit.likelihood import Floats
 
-SEED = 0
+SEED = 1
 FIRST = 5  # times as many draws from the prior as are kept
 KEPT = 0.5  # effective share of the draws at the next power
 LEAST_STEP = 1e-4
@@ -67,11 +67,11 @@ def _log_prior(draws: Floats) -> Floats:
 
 
 def _bridge(drawn: Floats, fresh: Floats, start: float) -> float:
-    """log of the evidence by Meng and Wong's bridge between the posterior and a distribution near it.
+    """Log of the evidence: Meng and Wong's bridge from the posterior to a distribution near it.
 
     Given are the logs of the ratio of their densities, the posterior's not normalised, at draws of
-    the one and of the other. The product of the factors by which weights grew from power to power is an
-    estimate as well, but scatters far more where the posterior is narrow.
+    the one and of the other. How weights grew from power to power, `start`, tells the evidence
+    too, but scatters several times as much: enough to change a verdict.
     """
     found = start
     for _ in range(BRIDGE_ROUNDS):
@@ -118,8 +118,8 @@ class _Student:
     @classmethod
     def about(cls, draws: Floats) -> "_Student":
         covariance = np.cov(draws, rowvar=False) + 1e-9 * np.eye(draws.shape[1])
-        root = np.linalg.cholesky(covariance * (TAIL - 2) / TAIL)
-        return cls(draws.mean(axis=0), root, np.linalg.inv(root))
+        root = np.asarray(np.linalg.cholesky(covariance * (TAIL - 2) / TAIL), np.float64)
+        return cls(draws.mean(axis=0), root, np.asarray(np.linalg.inv(root), np.float64))
 
     def _distance(self, draws: Floats) -> Floats:
         """Squared, from the mean."""
