@@ -137,7 +137,8 @@ def set_plain_log(axes: Axes, low: float, high: float, band: float = 0.0) -> Non
 
 def set_round_ticks(axis: mpl.axis.Axis, low: float, high: float) -> None:
     """Set as many round ticks as have room; a label takes up to an eighth of the axis."""
-    choices = ((1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9), (1, 1.5, 2, 3, 4, 6, 8), (1, 2, 3, 5, 7))
+    fine = (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
+    choices = (fine, (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9), (1, 1.5, 2, 3, 4, 6, 8), (1, 2, 3, 5, 7))
     for digits in (*choices, (1, 2, 5), (1, 3), (1,)):
         ticks = [d * 10.0**e for e in range(-6, 12) for d in digits if low <= d * 10.0**e <= high]
         if len(ticks) < 2 or np.diff(np.log(ticks)).min() >= np.log(high / low) / 8:

@@ -6,12 +6,15 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from cbs_lightning.analysis.curves import BatchSizePoint, Curve
 from cbs_lightning.analysis.recommendation import OVERHEAD, Recommendation, percent
 from cbs_lightning.console import count_of
 from cbs_lightning.reporting.colors import colors_of
 from cbs_lightning.reporting.conditions import why_seconds_differ
+from cbs_lightning.reporting.figures.by_batch_size import MOST_TOGETHER
+from cbs_lightning.reporting.figures.labels import Label, add_labels
 from cbs_lightning.reporting.figures.style import (
     FULL_WIDTH,
     PLOT_HEIGHT,
@@ -33,6 +36,7 @@ MARKS: dict[str, tuple[str, dict[str, Any]]] = {
     "least_sfo": ("fewest gradients", {"marker": "*", "ms": 10}),
     "fastest": ("fastest of those run", {"marker": "^", "ms": 5}),
 }
+PALE = 0.25  # of many curves
 TIMES = {
     "steps": "Steps K",
     "seconds": "Seconds of training",
@@ -40,7 +44,10 @@ TIMES = {
 
 
 def draw_tradeoff(study: str, curves: list[Curve], found: list[Recommendation]) -> Figure | None:
-    """Steps and seconds against SFO, a point per batch size; None where no curve has two."""
+    """Steps and seconds against SFO, a point per batch size; None where no curve has two.
+
+    Of more than `MOST_TOGETHER` curves only the batch size with the fewest gradients is a point.
+    """
     curves = [curve for curve in curves if sum(p.all_reached for p in curve.points) > 1]
     if not curves:
         return None
@@ -50,21 +57,25 @@ def draw_tradeoff(study: str, curves: list[Curve], found: list[Recommendation]) 
         markers = markers_of((curve.variant, curve.optimizer) for curve in curves)
         colors = colors_of(curve.optimizer for curve in curves)
         figure = Figure((FULL_WIDTH, PLOT_HEIGHT), layout="constrained")
+        crowded = len(curves) > MOST_TOGETHER
+        labels: dict[Axes, list[Label]] = {}
         for axes, (name, title) in zip(figure.subplots(1, 2), TIMES.items(), strict=True):
             for curve in curves:
-                color, marker = colors[curve.optimizer], markers[curve.variant]
+                color = colors[curve.optimizer]
+                marker = None if crowded else markers[curve.variant]
                 _draw_curve(axes, curve, name, color, marker, joined=name == "steps" or not caveat)
-                _draw_marks(axes, name, recommended[curve.variant], color, timed=not caveat)
-            complete = [p for curve in curves for p in curve.points if p.all_reached]
-            spent = [p.sfo for p in complete if p.sfo]
-            times = [time for p in complete if (time := getattr(p, name))]
-            axes.set_xscale("log")
-            axes.set_xlim(min(spent) / 1.3, max(spent) * 1.3)
-            set_round_ticks(axes.xaxis, min(spent) / 1.3, max(spent) * 1.3)
-            if times:
-                set_plain_log(axes, min(times), max(times))
-            axes.set_xlabel(f"Gradients: SFO K·b to loss ≤ {curves[0].threshold:g}")
-            axes.set_ylabel(title)
+                answer = recommended[curve.variant]
+                if crowded:
+                    _draw_least(axes, name, answer, color, markers[curve.variant])
+                else:
+                    _draw_marks(axes, name, answer, color, timed=not caveat)
+            each = _names_of_best if crowded else _sizes
+            labels[axes] = [
+                label
+                for curve in curves
+                for label in each(curve, name, recommended[curve.variant], colors[curve.optimizer])
+            ]
+            _set_axes(axes, curves, name, title)
         seeds = count_of(len({seed for curve in curves for seed in curve.seeds}), "seed")
         title = f"{shorten(study)}: rule {curves[0].rule}, {seeds}"
         figure.axes[0].set_title(title, loc="left")
@@ -72,25 +83,48 @@ def draw_tradeoff(study: str, curves: list[Curve], found: list[Recommendation]) 
             key(shorten(c.variant), color=colors[c.optimizer], marker=markers[c.variant], ms=3.4)
             for c in curves
         ]
-        if any(curve.is_fitted for curve in curves):
+        if any(curve.is_fitted for curve in curves) and not crowded:
             handles.append(key("curve", lw=1.0))
-        marks = [
-            key(label, ls="none", mfc="none", **look)
-            for attribute, (label, look) in MARKS.items()
-            if not (caveat and attribute == "fastest")
-        ]
         notes = [key(f"Seconds: {caveat}", ls="none")] if caveat else []
-        add_legend(figure, (handles, 4), (marks[::-1], 4), (notes, 1))
+        if crowded:
+            marks = [key("points: fewest gradients, at the batch size beside them", ls="none")]
+            add_legend(figure, (handles, 5), (marks, 1), (notes, 1))
+        else:
+            add_legend(figure, (handles, 4), (_mark_keys(timed=not caveat), 4), (notes, 1))
+        add_labels(figure, labels)
     return figure
 
 
+def _set_axes(axes: Axes, curves: list[Curve], name: str, title: str) -> None:
+    complete = [p for curve in curves for p in curve.points if p.all_reached]
+    spent = [p.sfo for p in complete if p.sfo]
+    times = [time for p in complete if (time := getattr(p, name))]
+    axes.set_xscale("log")
+    axes.set_xlim(min(spent) / 1.3, max(spent) * 1.3)
+    set_round_ticks(axes.xaxis, min(spent) / 1.3, max(spent) * 1.3)
+    if times:
+        set_plain_log(axes, min(times), max(times))
+    axes.set_xlabel(f"Gradients: SFO K·b to loss ≤ {curves[0].threshold:g}")
+    axes.set_ylabel(title)
+
+
+def _mark_keys(*, timed: bool) -> list[Line2D]:
+    marks = [
+        key(label, ls="none", mfc="none", **look)
+        for attribute, (label, look) in MARKS.items()
+        if timed or attribute != "fastest"
+    ]
+    return marks[::-1]
+
+
 def _draw_curve(
-    axes: Axes, curve: Curve, name: str, color: str, marker: str, *, joined: bool
+    axes: Axes, curve: Curve, name: str, color: str, marker: str | None, *, joined: bool
 ) -> None:
-    points = [p for p in curve.points if p.all_reached and p.sfo and getattr(p, name)]
+    """Without a `marker` it is a pale line, the measured one, behind all else."""
+    points = _points(curve, name)
     if not points:
         return
-    fitted = name == "steps" and curve.is_fitted
+    fitted = name == "steps" and curve.is_fitted and marker is not None
     if fitted:
         sizes = [point.effective_batch_size for point in points]
         grid = np.geomspace(min(sizes), max(sizes), 200)
@@ -102,11 +136,10 @@ def _draw_curve(
         color=color,
         marker=marker,
         ms=3.4,
-        ls=":" if joined and not fitted else "none",
+        ls=(":" if marker else "-") if joined and not fitted else "none",
         lw=0.9,
+        alpha=1.0 if marker else PALE,
     )
-    for point in points[:: max(1, len(points) // 8)]:
-        _name_size(axes, point, name, color)
 
 
 def _draw_marks(axes: Axes, name: str, found: Recommendation, color: str, *, timed: bool) -> None:
@@ -117,7 +150,31 @@ def _draw_marks(axes: Axes, name: str, found: Recommendation, color: str, *, tim
             axes.plot(choice.sfo, getattr(choice, name), color=color, mfc="none", zorder=4, **look)
 
 
-def _name_size(axes: Axes, point: BatchSizePoint, name: str, color: str) -> None:
-    place = (point.sfo or 0.0, getattr(point, name))
-    offset: dict[str, Any] = {"xytext": (5, 4), "textcoords": "offset points"}
-    axes.annotate(str(point.batch_size), place, fontsize=5.5, color=color, **offset)
+def _draw_least(axes: Axes, name: str, found: Recommendation, color: str, marker: str) -> None:
+    least = found.least_sfo
+    if least is not None and getattr(least, name):
+        axes.plot(least.sfo, getattr(least, name), color=color, marker=marker, ms=5, zorder=4)
+
+
+def _points(curve: Curve, name: str) -> list[BatchSizePoint]:
+    return [p for p in curve.points if p.all_reached and p.sfo and getattr(p, name)]
+
+
+def _sizes(curve: Curve, name: str, found: Recommendation, color: str) -> list[Label]:
+    """The batch sizes, those that are recommended first."""
+    choices = [getattr(found, attribute) for attribute in MARKS]
+    marked = {choice.batch_size for choice in choices if choice is not None}
+    points = sorted(_points(curve, name), key=lambda point: point.batch_size not in marked)
+    return [
+        Label(str(point.batch_size), (point.sfo or 0.0, getattr(point, name)), color)
+        for point in points
+    ]
+
+
+def _names_of_best(_: Curve, name: str, found: Recommendation, color: str) -> list[Label]:
+    least = found.least_sfo
+    if least is None or not getattr(least, name):
+        return []
+    size = str(least.batch_size)
+    text = f"{shorten(found.variant)} {size}"
+    return [Label(text, (least.sfo, getattr(least, name)), color, size)]

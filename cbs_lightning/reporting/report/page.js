@@ -63,18 +63,24 @@ function options(pairs, selected, choose) {
   return select;
 }
 
+const MOST_UNFOLDED = 4; // of more answers only the first lines are shown, until they are opened
+
 /** Variants without an answer are folded: there may be many of them. */
 function showAnswers() {
   const shownOnes = chosen().says.filter((says) => !isHidden(variantOf(says)));
+  const without = shownOnes.filter((says) => says.least === null);
+  const answered = shownOnes.filter((says) => says.least !== null);
   const item = (says) => {
     const [first, ...others] = says.told.map((line) => line.trim());
-    const made = element("li", {}, element("strong", { textContent: first }),
-      ...others.map((line) => element("p", { textContent: line })));
+    const heading = element("strong", { textContent: first });
+    const more = others.map((line) => element("p", { textContent: line }));
+    const folded = answered.length > MOST_UNFOLDED && more.length;
+    const made = element("li", {},
+      ...(folded ? [element("details", {}, element("summary", {}, heading), ...more)] : [heading, ...more]));
     made.style.setProperty("--color", color(variantOf(says)));
     return made;
   };
-  const without = shownOnes.filter((says) => says.least === null);
-  document.getElementById("answers").replaceChildren(...shownOnes.filter((says) => says.least !== null).map(item));
+  document.getElementById("answers").replaceChildren(...answered.map(item));
   const folded = document.getElementById("unanswered");
   folded.hidden = !without.length;
   folded.querySelector("summary").textContent = unanswered(without.map((says) => says.variant));

@@ -22,6 +22,7 @@ from cbs_lightning.results.locks import held
 REPORT = "report.html"
 LIBRARIES = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
 SCRIPTS = ("state.js", "plots.js", "tables.js", "page.js")
+MOST_UNFOLDED = 4  # answers, as in page.js
 
 
 def write_report(directory: Path, question: Question = USUAL) -> list[str]:
@@ -66,8 +67,10 @@ def _answers(recommendations: list[Recommendation]) -> str:
     items = []
     for found in recommendations:
         first, *others = (_text(line.strip()) for line in found.summary_lines())
-        more = "".join(f"<p>{line}</p>" for line in others)
-        items.append(f"<li><strong>{first}</strong>{more}</li>")
+        heading, more = f"<strong>{first}</strong>", "".join(f"<p>{line}</p>" for line in others)
+        if len(recommendations) > MOST_UNFOLDED and more:
+            heading, more = f"<details><summary>{heading}</summary>", f"{more}</details>"
+        items.append(f"<li>{heading}{more}</li>")
     return "\n".join(items)
 
 

@@ -12,6 +12,7 @@ const QUANTITIES = {
   seconds: { title: "Seconds of training", perStep: null, mark: "fastest", cost: (run) => run.seconds },
 };
 
+const MOST_BANDS = 6; // variants; with more, what is fitted and the ranges would cover the runs
 const MOST_ROWS = 6; // of variants with unreached runs; the rest share the last
 
 const superscript = (n) => [...String(n)].map((c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c])).join("");
@@ -20,8 +21,19 @@ const powerOfTwo = (value) => `2${superscript(Math.round(Math.log2(value)))}`;
 /** Seconds are plain numbers, as people say them. */
 const ticks = (domain, perStep) =>
   domain && !perStep
-    ? { ticks: 6, tickFormat: "~g" }
+    ? { ticks: roundNumbers(domain), tickFormat: "~g" }
     : { base: 2, ticks: domain ? powers(domain, 9) : [], tickFormat: powerOfTwo };
+
+const DIGITS = [[1, 1.5, 2, 3, 4, 5, 6, 8], [1, 2, 3, 5, 7], [1, 2, 5], [1, 3], [1]];
+
+/** As many as have room: a label takes up to an eighth of the axis. */
+function roundNumbers([low, high]) {
+  const within = (digits) =>
+    d3.range(-6, 12).flatMap((e) => digits.map((d) => d * 10 ** e)).filter((x) => low <= x && x <= high);
+  const apart = (found) => d3.min(d3.pairs(found.map(Math.log)), ([a, b]) => b - a) ?? Infinity;
+  const found = DIGITS.map(within);
+  return found.find((some) => apart(some) >= Math.log(high / low) / 8) ?? found.at(-1);
+}
 
 /** Powers of two within the domain, at most so many. */
 function powers([low, high], most) {
@@ -60,13 +72,14 @@ function againstBatchSize(key, width, pointed) {
   const rowOf = (variant) => Math.min(rows.indexOf(variant), MOST_ROWS - 1);
   const height = Math.min(rows.length, MOST_ROWS);
   const marks = [];
+  const crowded = new Set(reached.map((run) => run.variant)).size > MOST_BANDS;
   for (const says of chosen().says) {
     const variant = variantOf(says);
     if (isHidden(variant)) continue;
     const paint = color(variant);
-    if (perStep) marks.push(...cheapRanges(says, paint), ...fitted(says, perStep, paint));
+    if (perStep && !crowded) marks.push(...cheapRanges(says, paint), ...fitted(says, perStep, paint));
     const own = points(runs, key).filter((p) => p.variant === variant);
-    const joined = !perStep || !says.curve;
+    const joined = !perStep || !says.curve || crowded;
     if (joined) marks.push(Plot.line(own, { x: "batch_size", y: "value", stroke: paint, strokeWidth: 1.5 }));
     marks.push(
       Plot.link(own.filter((p) => p.high > p.low), { x: "batch_size", y1: "low", y2: "high", stroke: paint }),
@@ -77,7 +90,7 @@ function againstBatchSize(key, width, pointed) {
     );
     const best = own.filter((p) => p.batch_size === says[mark]);
     marks.push(Plot.dot(best, { x: "batch_size", y: "value", r: 9, symbol: "star", fill: paint, stroke: "var(--paper)" }));
-    if (perStep && best.length && says.least) {
+    if (perStep && best.length && says.least && !crowded) {
       const sfo = best[0].value * (whole(says.least) / perStep(says.least));
       const tried = [...new Set(runs.filter((run) => run.variant === variant).map((run) => run.batch_size))];
       const line = tried.sort(d3.ascending).map((b) => ({ b, y: (sfo / whole(b)) * perStep(b) }));

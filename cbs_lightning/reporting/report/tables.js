@@ -47,8 +47,11 @@ function named(variant, name) {
   return element("span", { className: name.length < 24 ? "whole" : "" }, dot, name);
 }
 
-const span = (interval) =>
-  interval ? `${number(interval[0], 3)} to ${number(interval[1], 3)}` : "–";
+function span(interval) {
+  const [low, high] = interval ?? [null, null];
+  if (low === null) return high === null ? "–" : `up to ${number(high, 3)}`;
+  return high === null ? `${number(low, 3)} and more` : `${number(low, 3)} to ${number(high, 3)}`;
+}
 
 function status(run) {
   const text = run.status ?? "ended too soon";
@@ -67,6 +70,7 @@ function showForms() {
     if (!says.forms.length) return [];
     const all = { model: "all that the runs leave possible", critical_batch: says.critical_batch, interval: says.interval, rms: null, className: "best", reason: allForms(says) };
     const fits = says.forms.some((form) => form.b) ? says.forms : [];
+    if (says.critical_batch === null && span(says.interval) === "–" && !fits.length) return [];
     return [all, ...fits].map((row) => ({ ...row, variant, name: says.variant }));
   });
   fillTable(document.getElementById("forms"), [
