@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import matplotlib as mpl
@@ -30,10 +31,12 @@ from cbs_lightning.reporting.figures.style import (
 )
 
 PANEL_HEIGHT = 1.9  # inches
+LEAST_HEIGHT = 2.8  # of a figure
 COLUMNS = 3
 LABEL_HEIGHT = 0.09  # of a panel's height
 ROOM_PER_CHARACTER = 0.042  # of the span of batch sizes, to the right of them
-LONGEST_LABEL = 20  # characters
+LONGEST_LABEL = 28  # characters
+SEVERAL = [next(iter(family.values())) for family in FAMILIES.values()]  # colours unlike each other
 MOST_TICKS = 6  # of a panel's batch sizes
 ARROW: dict[str, Any] = {"marker": r"$\uparrow$", "ms": 5, "mew": 0.3, "ls": "none"}
 Point = tuple[int, float]  # a batch size, and what it took to reach the threshold
@@ -61,14 +64,17 @@ def draw_families(title: str, curves: list[Curve], quantity: Quantity) -> Figure
         families.setdefault(family_of(line.curve.optimizer), []).append(line)
     shown = [name for name in (*FAMILIES, OTHERS) if name in families]
     with mpl.rc_context(STYLE):
-        rows = math.ceil(len(shown) / COLUMNS)
-        figure = Figure((FULL_WIDTH, PANEL_HEIGHT * rows), layout="constrained")
-        panels = figure.subplots(rows, COLUMNS, sharex=True, sharey=True, squeeze=False)
+        columns = min(COLUMNS, len(shown))
+        rows = math.ceil(len(shown) / columns)
+        height = max(PANEL_HEIGHT * rows, LEAST_HEIGHT)
+        figure = Figure((FULL_WIDTH, height), layout="constrained")
+        panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
         looks = _looks([line.curve for line in lines])
         sizes = [point.batch_size for line in lines for point in line.curve.points]
         values = [value for line in lines for _, value in [*line.points, *line.bounds]]
         missed = max(sum(bool(line.curve.unreached) for line in own) for own in families.values())
-        room = ROOM_PER_CHARACTER * max(len(line.label) for line in lines)
+        longest = max(len(line.label) for line in lines)
+        room = ROOM_PER_CHARACTER * longest * columns / COLUMNS
         _set_axes(panels[0, 0], sizes, values, UNREACHED_ROW * missed, room)
         for axes, family in zip(panels.flat, shown, strict=False):
             axes.set_title(family, loc="left", color=GRAY)
@@ -76,7 +82,7 @@ def draw_families(title: str, curves: list[Curve], quantity: Quantity) -> Figure
         for axes in list(panels.flat)[len(shown) :]:
             axes.set_axis_off()
         figure.suptitle(title, x=0.02, ha="left", fontsize=8)
-        for axes in list(panels.flat)[max(0, len(shown) - COLUMNS) : len(shown)]:
+        for axes in list(panels.flat)[max(0, len(shown) - columns) : len(shown)]:
             axes.set_xlabel("Batch size b")
             axes.tick_params(labelbottom=True)
         figure.supylabel(f"{quantity.title} to loss ≤ {curves[0].threshold:g}", fontsize=8)
@@ -119,9 +125,12 @@ def _line(curve: Curve, quantity: Quantity, *, alone: bool) -> Line:
 def _looks(curves: list[Curve]) -> dict[str, dict[str, Any]]:
     markers = markers_of((curve.variant, curve.optimizer) for curve in curves)
     colors = colors_of(curve.optimizer for curve in curves)
+    found = [colors[curve.optimizer] for curve in curves]
+    if len(set(found)) == 1:  # of one optimizer, so that its colour would tell nothing
+        found = [color for color, _ in zip(cycle(SEVERAL), curves, strict=False)]
     return {
-        curve.variant: {"color": colors[curve.optimizer], "marker": markers[curve.variant]}
-        for curve in curves
+        curve.variant: {"color": color, "marker": markers[curve.variant]}
+        for curve, color in zip(curves, found, strict=True)
     }
 
 
