@@ -181,18 +181,21 @@ def _draw_panel(axes: Axes, lines: list[Line], looks: dict[str, dict[str, Any]])
 def _label(axes: Axes, ends: list[tuple[str, str, Point]]) -> None:
     """Names beside the curves' last points, moved apart where they would overlap."""
     to_share = axes.transData + axes.transAxes.inverted()
-    named = [(*map(float, to_share.transform(end)), label, color) for label, color, end in ends]
-    named.sort(key=lambda name: name[1])
-    left = max((name[0] for name in named), default=0.0) + 0.05
+    places = [to_share.transform(end) for _, _, end in ends]
+    named = sorted(
+        (float(y), float(x), label, color)
+        for (x, y), (label, color, _) in zip(places, ends, strict=True)
+    )
+    left = max((x for _, x, _, _ in named), default=0.0) + 0.05
     heights: list[float] = []
-    for _, wanted, _, _ in named:
+    for wanted, *_ in named:
         lowest = heights[-1] + LABEL_HEIGHT if heights else 0.03
         heights.append(max(wanted, lowest))
     excess = max(0.0, heights[-1] - 0.97) if heights else 0.0
     for number in reversed(range(len(heights))):  # from the top down, only as far as needed
         highest = heights[number + 1] - LABEL_HEIGHT if number + 1 < len(heights) else 0.97
         heights[number] = min(heights[number], highest) if excess else heights[number]
-    for (x, y, label, color), height in zip(named, heights, strict=True):
+    for (y, x, label, color), height in zip(named, heights, strict=True):
         line = {"arrowstyle": "-", "color": color, "lw": 0.4, "alpha": 0.6, "relpos": (0, 0.5)}
         axes.annotate(
             label,
