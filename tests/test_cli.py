@@ -180,7 +180,10 @@ def test_a_sweep_that_cannot_write_does_not_begin(cli, tmp_path, monkeypatch, be
     ("packed", "reason"),
     [
         (b"garbage", "train-images-idx3-ubyte.gz beside it cannot be unpacked (Not a gzipped"),
-        (gzip.compress(b"images"), "train-images-idx3-ubyte.gz is there: unpack it with gunzip"),
+        (
+            gzip.compress(b"images", mtime=0),
+            "train-images-idx3-ubyte.gz is there: unpack it with gunzip",
+        ),
     ],
 )
 def test_a_gz_file_in_the_data_directory(cli, tmp_path, packed, reason):
