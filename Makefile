@@ -26,7 +26,7 @@ override QUESTION = $${LOSS:+"--loss=$$LOSS"} $${RULE:+"--rule=$$RULE"} \
   $${STUDY:+"--study=$$STUDY"} $${VARIANTS:+"--variants=$$VARIANTS"}
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo figures paper report prediction tensorboard test test-slow test-slurm bench lint format lock clean
+.PHONY: help setup demo figures paper docs report prediction tensorboard test test-slow test-slurm bench lint format lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -53,6 +53,18 @@ figures: $(READY) ## the answer, figures and tables of what is under OUTPUT_DIR 
 
 paper: $(READY) ## the paper's figures and tables beside the published runs: docs/paper.md, docs/paper/
 	@$(BIN)/python -m cbs_lightning.reporting.paper
+
+docs: $(READY) .venv-docs/.installed ## the documentation as a site, in site/
+	@$(BIN)/python -m cbs_lightning.reporting.configuration_page
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
+	@echo "wrote site/index.html; with search: python3 -m http.server --bind localhost --directory site"
+
+# An environment of its own: nothing but make docs needs these packages.
+.venv-docs/.installed: requirements-docs.lock
+	"$$PYTHON3" -m venv --clear .venv-docs
+	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+	  --only-binary :all: -r requirements-docs.lock
+	@touch $@
 
 report: $(READY) ## one HTML page per study to browse and to send, under OUTPUT_DIR (LOSS, ... as for figures)
 	@$(BIN)/python -m cbs_lightning.reporting.report $(QUESTION) -- "$$OUTPUT_DIR"
@@ -93,6 +105,9 @@ lock: ## pin anew, within the ranges of pyproject.toml (needs uv)
 	uv pip compile --universal --generate-hashes --python-version 3.11 --group install \
 	  --constraints requirements.lock --no-emit-index-url --custom-compile-command "make lock" \
 	  -o requirements-build.lock
+	uv pip compile --universal --generate-hashes --python-version 3.11 --group docs \
+	  --constraints requirements.lock --no-emit-index-url --custom-compile-command "make lock" \
+	  -o requirements-docs.lock
 
 clean: ## remove .venv and caches; runs stay
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-docs site .pytest_cache .mypy_cache .ruff_cache

@@ -21,6 +21,7 @@ from benchmarks import (
     growth,
     memory,
     noise,
+    optimizers,
     pages,
     rules,
     search,
@@ -33,9 +34,10 @@ from benchmarks.outcome import Finding, Outcome, Table, Verdict
 from cbs_lightning.results import provenance as record
 from cbs_lightning.results.store import run_directories
 from cbs_lightning.training.interrupted import Interrupted
-from cbs_lightning.training.threads import cores
+from cbs_lightning.training.resources.threads import cores
 
 WIDTH = 140  # of a log's lines
+UNUSUAL = ("switches", "optimizers", "search", "coverage")  # only where they are asked for
 STYLES = {Verdict.AIM: "green", Verdict.MET: "green", Verdict.UNCLEAR: "yellow"}
 
 
@@ -52,15 +54,16 @@ def main() -> None:
         "figures": figures.run,
         "noise": noise.run,
         "switches": switches.run,
+        "optimizers": optimizers.run,
         "search": search.run,
         "coverage": coverage.run,
     }
-    usual = [name for name in parts if name not in ("switches", "search", "coverage")]
+    usual = [name for name in parts if name not in UNUSUAL]
     of_runs = {"rules": rules.run}
     every = ", ".join([*parts, *of_runs])
     parser.add_argument("parts", nargs="*", help=f"of {every}; without any: {', '.join(usual)}")
     parser.add_argument("--every", action="store_true", help="all combinations of a step's")
-    parser.add_argument("--runs", type=Path, help="a study, for rules, and for search as well")
+    parser.add_argument("--runs", type=Path, help="a study, for rules, search, optimizers")
     parser.add_argument("--output", type=Path, default=Path("outputs/bench.json"))
     given = parser.parse_args()
     if unknown := set(given.parts) - {*parts, *of_runs}:
@@ -71,6 +74,7 @@ def main() -> None:
         if not given.runs.is_dir() or not run_directories(given.runs):
             parser.error(f"--runs {given.runs}: no runs of a study")
         parts["search"] = partial(search.run, study=given.runs)
+        parts["optimizers"] = partial(optimizers.run, study=given.runs)
         parts |= {name: partial(part, study=given.runs) for name, part in of_runs.items()}
     try:
         given.output.parent.mkdir(parents=True, exist_ok=True)

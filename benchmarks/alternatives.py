@@ -24,7 +24,7 @@ from torchvision.transforms.functional import to_tensor
 from cbs_lightning.data import Images
 from cbs_lightning.models.resnet20 import ResNet20Net
 from cbs_lightning.models.resnet20_authors import STEM_CHANNELS, authors_stem
-from cbs_lightning.training import allocator
+from cbs_lightning.training.resources import allocator
 
 LEARNING_RATE = 1e-3
 # glibc raises its two thresholds as blocks are freed: that of mmap to the most that it may be, as

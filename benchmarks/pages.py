@@ -35,7 +35,7 @@ def measure(way: str, model: str, batch_size: int) -> dict[str, float]:
     """Of a process that trains the net: seconds of processor and page faults a step, peak MiB."""
     from benchmarks.alternatives import Floor, Problem
     from cbs_lightning.data import Images
-    from cbs_lightning.training.allocator import freed_memory_kept
+    from cbs_lightning.training.resources.allocator import freed_memory_kept
 
     torch.set_num_threads(1)
     torch.manual_seed(0)

@@ -7,25 +7,17 @@ losses tell what a run that is abandoned anywhere would have found. No training.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean, median
-from typing import Protocol
 
 import numpy as np
 
 from benchmarks.outcome import Finding, Outcome, Spread, Table, Target
-from cbs_lightning.analysis.summary import usual_request
-from cbs_lightning.results.result import Request, Run, Status, answer
-from cbs_lightning.results.store import read_study
+from benchmarks.search_problems import Problem, quadratics, replays
 from cbs_lightning.search.search import Proposal, Search, Trial
-from cbs_lightning.theory.noisy_quadratic import NoisyQuadratic
 
-BATCH_SIZES = tuple(2**power for power in range(2, 11))
 INSTANCES = 200
-ENDED = (Status.REACHED, Status.EXHAUSTED, Status.DIVERGED)
-ROOM = (2.0, 20.0)  # a run's budget in gradients, as a multiple of the least SFO
 GRADIENTS = Target("gradients of the search / of the grid", 0.5, 1 / 3)
 OCTAVE = Target("share within one octave of the grid's b*", 0.9, 0.95, at_least=True)
 CLOSE = Target("share within 15 % of the grid's least SFO", 0.9, 0.95, at_least=True)
@@ -37,89 +29,6 @@ COLUMNS = [
     "within an octave",
     "within 15 %",
 ]
-
-
-class Problem(Protocol):
-    @property
-    def batch_sizes(self) -> tuple[int, ...]: ...
-    @property
-    def seeds(self) -> tuple[int, ...]: ...
-    def run(self, batch_size: int, seed: int, sfo_limit: float | None) -> Trial:
-        """To the threshold, to the end of the budget, or to the first step beyond `sfo_limit`."""
-
-
-@dataclass(frozen=True)
-class Quadratic:
-    """A noisy quadratic of which every run takes K times some noise."""
-
-    model: NoisyQuadratic
-    steps: dict[tuple[int, int], int | None]  # by batch size and seed
-    budget: float  # gradients
-    batch_sizes: tuple[int, ...] = BATCH_SIZES
-
-    @classmethod
-    def draw(cls, rng: np.random.Generator, noise: float, seeds: int) -> "Quadratic":
-        """With b* anywhere among the batch sizes, on a logarithmic scale."""
-        spectrum = np.arange(1.0, rng.integers(20, 1000)) ** -rng.uniform(0.5, 2.0)
-        model = NoisyQuadratic(spectrum, 10 ** rng.uniform(-1.5, -0.3))
-        threshold = model.loss(0, math.inf) * 10 ** rng.uniform(-2, -1)
-        wanted = math.exp(rng.uniform(math.log(BATCH_SIZES[0]), math.log(BATCH_SIZES[-1])))
-        louder = wanted / model.critical_batch(threshold)  # K depends on noise/b alone
-        model = NoisyQuadratic(spectrum, model.lr, louder * spectrum)
-        steps: dict[tuple[int, int], int | None] = {}
-        for b in BATCH_SIZES:
-            exact = model.whole_steps(b, threshold) if b > model.pole(threshold) else None
-            for seed in range(seeds):
-                scatter = math.exp(noise * rng.standard_normal())
-                steps[b, seed] = max(1, round(exact * scatter)) if exact else None
-        least = min(found * b for (b, _), found in steps.items() if found)
-        low, high = map(math.log, ROOM)
-        return cls(model, steps, least * math.exp(rng.uniform(low, high)))
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        return tuple(sorted({seed for _, seed in self.steps}))
-
-    def run(self, batch_size: int, seed: int, sfo_limit: float | None) -> Trial:
-        most_steps = max(1, math.floor(self.budget / batch_size))
-        if sfo_limit is not None:
-            most_steps = min(most_steps, math.floor(sfo_limit / batch_size) + 1)
-        steps = self.steps[batch_size, seed]
-        if steps is not None and steps <= most_steps:
-            return Trial(batch_size, seed, steps, steps, None)
-        loss = self.model.loss(most_steps, batch_size)
-        return Trial(batch_size, seed, None, most_steps, loss)
-
-
-@dataclass(frozen=True, eq=False)
-class Replay:
-    """The runs of one variant of a study."""
-
-    runs: dict[tuple[int, int], Run]  # by effective batch size and seed
-    request: Request
-
-    @cached_property
-    def batch_sizes(self) -> tuple[int, ...]:
-        return tuple(sorted({batch_size for batch_size, _ in self.runs}))
-
-    @cached_property
-    def seeds(self) -> tuple[int, ...]:
-        return tuple(sorted({seed for _, seed in self.runs}))
-
-    @property
-    def is_grid(self) -> bool:
-        """Whether every batch size was run to its end with every seed, and one reached."""
-        ended = all(run.result.ended in ENDED for run in self.runs.values())
-        full = len(self.runs) == len(self.batch_sizes) * len(self.seeds)
-        return ended and full and conclude(grid(self)).batch_size is not None
-
-    def run(self, batch_size: int, seed: int, sfo_limit: float | None) -> Trial:
-        run = self.runs[batch_size, seed]
-        looked_at = run.trajectory
-        if sfo_limit is not None:
-            looked_at = looked_at[: math.floor(sfo_limit / batch_size) + 1]
-        found = answer(run.result, looked_at, self.request)
-        return Trial(batch_size, seed, found.steps, found.steps or len(looked_at), found.loss)
 
 
 @dataclass(frozen=True)
@@ -249,23 +158,6 @@ def scores(problems: Sequence[Problem]) -> dict[str, list[Score]]:
         for name, each in answers.items():
             found.setdefault(name, []).extend(score(answered, whole) for answered in each)
     return found
-
-
-def quadratics(seed: int, count: int, noise: float, seeds: int = 1) -> list[Quadratic]:
-    rng = np.random.default_rng(seed)
-    return [Quadratic.draw(rng, noise, seeds) for _ in range(count)]
-
-
-def replays(study: Path) -> dict[str, Replay]:
-    """By variant."""
-    runs, _ = read_study(study)
-    request = usual_request(runs)
-    return {
-        variant: Replay(
-            {(run.result.effective_batch_size, run.result.seed): run for run in same}, request
-        )
-        for variant, same in groupby(runs, lambda run: run.result.variant)
-    }
 
 
 def run(tell: Callable[[str], None], study: Path | None = None) -> Outcome:

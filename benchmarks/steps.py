@@ -16,7 +16,7 @@ from benchmarks.alternatives import ALTERNATIVES, FINELY, Problem, memory_as_usu
 from benchmarks.images import EvenCIFAR10, EvenDigits
 from benchmarks.outcome import Finding, Outcome, Spread, Table, Target
 from cbs_lightning.data import Images
-from cbs_lightning.training.threads import cores
+from cbs_lightning.training.resources.threads import cores
 
 BATCH_SIZES = (4, 32, 256, 2048)
 PASSES = 3  # over all cells: a machine is slow for seconds at a time, and where memory lies matters

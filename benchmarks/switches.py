@@ -22,7 +22,7 @@ from benchmarks import composition
 from benchmarks.alternatives import LEARNING_RATE, Problem
 from benchmarks.outcome import Outcome, Spread, Table
 from cbs_lightning.data import Digits
-from cbs_lightning.training.allocator import freed_memory_kept
+from cbs_lightning.training.resources.allocator import freed_memory_kept
 
 BATCH_SIZES = (4, 64, 1024)
 ROUNDS = 15  # at least

@@ -12,7 +12,7 @@ from benchmarks import ours
 from benchmarks.images import DIGITS
 from benchmarks.outcome import Finding, Outcome, Spread, Table, Target
 from benchmarks.steps import Cell, overrides_of
-from cbs_lightning.training.threads import cores
+from cbs_lightning.training.resources.threads import cores
 
 BATCH_SIZES = (16, 64, 512)
 TARGET = Target("together / one by one, digits, b <= 64", 1.5, 1.5, at_least=True)

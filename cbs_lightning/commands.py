@@ -1,5 +1,6 @@
 """What to type for something, where this process was started."""
 
+import sys
 from pathlib import Path
 from shlex import quote
 
@@ -31,6 +32,21 @@ def study_commands(output_dir: Path, *targets: str) -> str:
         return f"make {' '.join(targets)}{where}"
     where = f" OUTPUT_DIR={quote(str(output_dir.absolute()))}"
     return f"make -C {quote(str(PROJECT))} {' '.join(targets)}{where}"
+
+
+def option(name: str, value: str | None = None) -> str:
+    """How an option of figures, report and TensorBoard is typed: --loss, or LOSS for make."""
+    typed = f"--{name}" if _is_installed_command() else name.upper()
+    return typed if value is None else f"{typed}={value}"
+
+
+def output_directory(path: Path) -> str:
+    """How that directory is typed for them: as it is, or OUTPUT_DIR=<path> for make."""
+    return str(path) if _is_installed_command() else f"OUTPUT_DIR={path}"
+
+
+def _is_installed_command() -> bool:
+    return Path(sys.argv[0]).name.startswith("cbs-")
 
 
 def _is_here() -> bool:

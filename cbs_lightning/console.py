@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-INTERRUPTED = "interrupted; the same command goes on with what is not finished"
+INTERRUPTED = "interrupted; run the same command to resume"
 
 
 def duration(seconds: float) -> str:

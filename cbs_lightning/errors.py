@@ -1,7 +1,9 @@
 """What a user can mend: shown as one line, never as a traceback."""
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,18 @@ def require(condition: bool, key: str, value: Any, allowed: str) -> None:
         raise ConfigError(key, value, allowed)
 
 
+def did_you_mean(name: str, known: Iterable[str], typed: str = "{}") -> str:
+    """The question with the nearest name, to be followed by what is allowed; or nothing.
+
+    Args:
+        name: what was typed.
+        known: what there is.
+        typed: how it is typed, with {} for the name.
+    """
+    meant = get_close_matches(name, list(known), n=1)
+    return f"did you mean {typed.replace('{}', meant[0], 1)}? " if meant else ""
+
+
 class DataError(UserError):
     """A data set that is missing, incomplete or not what it should be."""
 
@@ -56,10 +70,19 @@ def output_errors(output_dir: Path) -> Iterator[None]:
             raise
         reason = error.strerror or str(error) or type(error).__name__
         where = f" ({error.filename})" if error.filename else ""
-        advice = "whatever was written before is whole, and the same command goes on from it"
+        advice = "what was written before is intact; run the same command to resume"
         if not _holds_something(output_dir):
             advice = "nothing was written; choose another output_dir"
         raise UserError(f"output_dir={output_dir}: {reason}{where}; {advice}") from error
+
+
+def check_writable(output_dir: Path) -> None:
+    """Raise `UserError` where nothing can be written there, or where it cannot be made."""
+    there = next(path for path in (output_dir, *output_dir.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        reason = "cannot be written to" if there.is_dir() else "is not a directory"
+        advice = "nothing was written; choose another output_dir"
+        raise UserError(f"output_dir={output_dir}: {there} {reason}; {advice}")
 
 
 def _holds_something(directory: Path) -> bool:

@@ -101,7 +101,7 @@ def test_a_callbacks_state_goes_on_with_the_run(cli, tmp_path):
     assert cli(*arguments, "stop.max_epochs=5", f"output_dir={in_one}").code == 0
     assert cli(*arguments, "stop.max_epochs=2", f"output_dir={in_two}").code == 0
     outcome = cli(*arguments, "stop.max_epochs=5", f"output_dir={in_two}")
-    assert "goes on from" in outcome.out, outcome.err
+    assert "resuming from" in outcome.out, outcome.err
     assert Epochs.latest.count >= 4  # a checkpoint comes before an epoch's end
     assert_same_runs(in_one, in_two)
 
@@ -124,7 +124,7 @@ def test_a_checkpoint_of_the_users_is_below_the_runs_directory(tiny):
 BAD_CALLBACKS = {
     "+callbacks.mine=5":
         "callbacks.mine=5: must be a group of keys, such as callbacks.mine._target_=<class>",
-    "callbacks=5": "callbacks=5: a group needs one of its options, or leave it out",
+    "callbacks=5": "callbacks=5: choose one of the group's options, or leave it out",
     "+callbacks.mine.first=5": "callbacks.mine._target_=null: must be a class's import path",
     "+callbacks.mine._target_=no.such.Thing":
         "callbacks.mine._target_=no.such.Thing: cannot be imported",
@@ -235,7 +235,7 @@ def test_a_run_of_the_general_loop_goes_on_in_the_middle_of_its_schedule(cli, tm
     assert cli(*arguments, "stop.max_steps=60", f"output_dir={in_one}").code == 0
     assert cli(*arguments, f"stop.max_steps={first}", f"output_dir={in_two}").code == 0
     outcome = cli(*arguments, "stop.max_steps=60", f"output_dir={in_two}")
-    assert "goes on from" in outcome.out, outcome.err
+    assert "resuming from" in outcome.out, outcome.err
     assert_same_runs(in_one, in_two)
 
 

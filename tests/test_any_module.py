@@ -372,7 +372,7 @@ def test_what_is_kept_as_it_is_goes_on_if_it_yields_the_same(strange, monkeypatc
         (["lr_scaling=sqrt"], "lr_scaling=sqrt: not with optimizer=own"),
         (["scaling_rule=half_life"], "scaling_rule=half_life: not with optimizer=own"),
         (["weight_decay_scaling=sqrt"], "weight_decay_scaling=sqrt: not with optimizer=own"),
-        (["optimizer=muon"], "no parameter of the net is so; there are net.weight (2, 8)"),
+        (["optimizer=muon"], "meets these conditions; there are net.weight (2, 8)"),
         (["warmup_samples=100"], "warmup_samples=100: not with optimizer=own"),
         (["model=resnet20"], "data=strange: resnet20 needs images"),
         (data("Sizeless"), "its constructor must take batch_size"),
@@ -388,7 +388,7 @@ def test_what_is_kept_as_it_is_goes_on_if_it_yields_the_same(strange, monkeypatc
             ["model._target_=tests.strangers.SAMPLES"],
             "must be a class derived from LightningModule",
         ),
-        (["+model.width=3"], "model.width=3: allowed: lr"),
+        (["+model.width=3"], "model.width=3: Plain has no such setting; allowed: lr"),
         ([*model("Laden"), "checkpoint.keep=true"], "cannot hold hyper_parameters.net, a Linear"),
     ],
 )

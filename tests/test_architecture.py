@@ -34,7 +34,7 @@ def copied(tmp_path):
     [
         ("training/run.py", "cbs_lightning.sweep.job"),
         ("fit/forms.py", "cbs_lightning.analysis.curves"),
-        ("reporting/tables.py", "cbs_lightning.training.threads"),
+        ("reporting/tables.py", "cbs_lightning.training.resources.threads"),
         ("errors.py", "cbs_lightning.data"),
     ],
 )

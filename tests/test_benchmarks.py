@@ -9,22 +9,24 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import composition, ours, pages, rules, steps, throughput
+from benchmarks import composition, optimizers, ours, pages, rules, steps, throughput
 from benchmarks.alternatives import ALTERNATIVES, Alternative, memory_as_usual
 from benchmarks.growth import slope
 from benchmarks.images import DIGITS, PICTURES, EvenCIFAR10, EvenDigits
 from benchmarks.outcome import Finding, Spread, Target, Verdict
+from cbs_lightning.analysis.study import read
 from cbs_lightning.data.loader import SAMPLES_PER_CHUNK
 from cbs_lightning.results.store import read_run
 from cbs_lightning.results.trajectory import Trajectory
-from cbs_lightning.training.allocator import (
+from cbs_lightning.training.resources.allocator import (
     M_MMAP_MAX,
     M_MMAP_THRESHOLD,
     M_TRIM_THRESHOLD,
     USUAL_MMAPS,
     freed_memory_kept,
 )
-from cbs_lightning.training.threads import cores
+from cbs_lightning.training.resources.threads import cores
+from tests.optimizers import OPTIMIZERS
 from tests.studies import make_run, rewrite
 
 
@@ -180,6 +182,39 @@ def test_the_part_on_pages_takes_turns_and_compares_like_with_like(monkeypatch):
 def test_a_measurement_of_pages_is_of_a_process_that_trains():
     found = pages.measured("kept", ("resnet20_authors", 32), 2)
     assert found["seconds"] > 0 and found["peak"] > 100
+
+
+def test_all_optimizers_make_a_step_with_the_gradients_of_each_step_of_the_net(monkeypatch):
+    """The machine's speed is the same for all of them, since they take turns at every step."""
+    turns = []
+    step = optimizers.Updates.seconds
+
+    def noted(self, gradients):
+        turns.append(type(self.optimizer).__name__)
+        return step(self, gradients)
+
+    monkeypatch.setattr(optimizers.Updates, "seconds", noted)
+    times = optimizers.measure(4, ["adam", "muon", "lion"], blocks=2)
+    steps_made = optimizers.WARM_UP + 2 * optimizers.STEPS_PER_BLOCK
+    assert turns == ["Adam", "Muon", "Lion"] * steps_made
+    assert min(times.gradients) > 0 and times.ratio("adam").median == 1
+    assert all(len(blocks) == 2 and min(blocks) > 0 for blocks in times.updates.values())
+    assert optimizers.installed() == OPTIMIZERS
+
+
+def test_the_least_seconds_are_those_of_a_step_times_the_steps(tmp_path):
+    study = tmp_path / "study"
+    for size, seed, epochs in ((8, 0, 2), (8, 1, 4), (16, 0, 4), (32, 0, 1)):
+        make_run(study, "adam", size, epochs, seed=seed)
+    make_run(study, "adam", 4, 1, reached=False)
+    (curve,) = read(study)[0].curves
+    times = {4: optimizers.Times([0.001], {"adam": [0.001]}),  # missed, however quick
+             8: optimizers.Times([0.7], {"adam": [0.3]}),  # 250 and 500 steps of one second
+             16: optimizers.Times([1.2], {"adam": [0.3]})}  # 252 of 1.5 seconds  # fmt: skip
+    least = optimizers.least_seconds(curve, times)
+    assert least == optimizers.Least(8, *map(pytest.approx, (375, 250, 500)))
+    assert least.relative(least) == "1.00 (0.67-1.33)"
+    assert optimizers.least_seconds(curve, {4: times[4]}) is None
 
 
 def test_the_error_of_a_rule_is_told_where_the_exact_steps_are_known(tmp_path):

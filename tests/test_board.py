@@ -257,7 +257,7 @@ def test_every_job_tells_how_it_ended(cli, tmp_path, looks, seed_1_fails):
             assert 2.1 < job.loss < 3 and 2.1 < job.first_loss < 3
     # What jobs print comes out above the report, but for what the table tells.
     assert " adam b=256 seed=1: failed: RuntimeError: the roof fell in" in outcome.out
-    assert outcome.out.index("known already") < outcome.out.index("accuracy")
+    assert outcome.out.index("already finished") < outcome.out.index("accuracy")
     assert "left" not in outcome.out and "so far" not in outcome.out
 
 

@@ -7,9 +7,9 @@ from cbs_lightning.config.identity import run_directory
 from cbs_lightning.results.checkpoints import Checkpoint
 from cbs_lightning.results.store import read_run
 from cbs_lightning.training.choices import choose
-from cbs_lightning.training.operations import operations_of_step
+from cbs_lightning.training.resources.operations import operations_of_step
+from cbs_lightning.training.resources.threads import WORTH_SHARING
 from cbs_lightning.training.run import check_run, run
-from cbs_lightning.training.threads import WORTH_SHARING
 from tests.sweep_jobs import sweep_job
 
 
@@ -22,7 +22,7 @@ def resolved(*overrides, checkpoint=None, stored=None, sharing=1, operations=WOR
     [([], 1, 8), ([], 3, 2), ([], 16, 1), (["threads=5"], 16, 5)],
 )
 def test_threads_are_shared_between_workers(monkeypatch, overrides, workers, expected):
-    monkeypatch.setattr("cbs_lightning.training.threads.cores", lambda: 8)
+    monkeypatch.setattr("cbs_lightning.training.resources.threads.cores", lambda: 8)
     sharing = sweep_job(workers=workers).sharing
     assert resolved(*overrides, sharing=sharing).threads == expected
     auto = resolved(*overrides, "micro_batch_size=auto", sharing=sharing)
@@ -30,7 +30,7 @@ def test_threads_are_shared_between_workers(monkeypatch, overrides, workers, exp
 
 
 def test_small_steps_get_one_thread(monkeypatch):
-    monkeypatch.setattr("cbs_lightning.training.threads.cores", lambda: 8)
+    monkeypatch.setattr("cbs_lightning.training.resources.threads.cores", lambda: 8)
     assert resolved(operations=WORTH_SHARING / 2).threads == 1
     assert resolved("threads=5", operations=WORTH_SHARING / 2).threads == 5
 

@@ -1,5 +1,6 @@
 """The command line as a user has it: what is printed, the exit code, what is left behind."""
 
+import gzip
 import json
 import re
 import shlex
@@ -12,8 +13,8 @@ import pytest
 import torch
 
 from cbs_lightning.cli.jobs import _print_interrupted
-from cbs_lightning.cli.messages import in_quotes
 from cbs_lightning.config.composition import compose
+from cbs_lightning.config.grammar import in_quotes
 from cbs_lightning.config.identity import flatten
 from cbs_lightning.results.result import Status
 from cbs_lightning.training.run import run
@@ -45,16 +46,19 @@ BAD = {
     "batch_size=,4": ["batch_size=,4: a value is missing beside a comma"],
     "batch_size=1e3": ["batch_size=1000.0: must be a whole number >= 1, such as 1000"],
     "batch_size 4": ["batch_size 4: must be key=value, such as batch_size=4"],
-    "~data": ["~data: a run needs data; another one: data=<option>"],
-    "+model.width=3": ["model.width=3: allowed: none"],
-    "+batch_size=4": ["+batch_size=4: there is such a key; type batch_size=4"],
+    "~data": ["~data: a run needs data; choose another with data=<option>"],
+    "+model.width=3": ["model.width=3: ResNet20 has no such setting; allowed: none"],
+    "+batch_size=4": ["+batch_size=4: this key exists; type batch_size=4"],
     "data_dir=~/x": ['data_dir=~/x: ~ is not replaced here; type data_dir="$HOME/x"'],
-    "data_dir=/a(b": ["data_dir=/a(b: cannot be read", """if it is one text: 'data_dir="/a(b"'"""],
+    "data_dir=/a(b": ["data_dir=/a(b: cannot be read", """to pass it as text: 'data_dir="/a(b"'"""],
     f"study={300 * 'a'}": [f"study={300 * 'a'}: must be a folder's name", "255 bytes at most"],
-    "hydra.sweeper.params={a:1}": ["keys to sweep are typed themselves, such as -m batch_size=4,8"],
+    "hydra.sweeper.params={a:1}": ["sweep the keys themselves, such as -m batch_size=4,8"],
     "hydra.run.dir=here": ["hydra.run.dir=here: has no effect here", "set output_dir and study"],
     "hydra.verbose=true": ["hydra.verbose=true: has no effect here", "HYDRA_FULL_ERROR=1"],
     "~optimizer._partial_": ["optimizer._partial_=False: must be true; write the line _partial_"],
+    "hydra.searchpath=[file:///nowhere]": ["hydra.searchpath: /nowhere: no such directory"],
+    "model._target_=nothing.Here": ["model._target_=nothing.Here: cannot be imported"],
+    "+optimizer.betta=1": ["Adam has no such setting; did you mean optimizer.betas? allowed: am"],
     "--batch-size=4": ["--batch-size=4: no such option; keys are typed as batch_size=<value>"],
     "--config-dir=/nowhere": ["/nowhere' not found"],
     "+batchsize=4": ["batchsize=4", "batch_size"],
@@ -141,8 +145,8 @@ def test_an_output_directory_that_cannot_be_made(cli, tmp_path):
 
 def test_a_path_with_a_comma_is_told_how_to_be_quoted(cli, tmp_path):
     outcome = cli(*TINY, f"output_dir={tmp_path}/a, b")
-    assert_one_clear_line(outcome, ["a comma makes several values"], tmp_path / "a, b")
-    (typed,) = shlex.split(outcome.err.partition("in quotes it is one: ")[2])
+    assert_one_clear_line(outcome, ["a comma separates several values"], tmp_path / "a, b")
+    (typed,) = shlex.split(outcome.err.partition("to pass one, quote it: ")[2])
     outcome = cli(*TINY, typed, "stop.max_steps=1")
     assert outcome.code == 0 and (tmp_path / "a, b").is_dir()
 
@@ -151,6 +155,41 @@ def test_a_path_with_a_comma_is_told_how_to_be_quoted(cli, tmp_path):
 def test_what_is_to_be_typed_can_be_pasted(value):
     (word,) = shlex.split(in_quotes("output_dir", value))
     assert compose([word]).output_dir == value
+
+
+def test_a_sweep_has_one_output_directory(cli, tmp_path):
+    outcome = cli("-m", *TINY, f"output_dir={tmp_path}/a,b")
+    assert_one_clear_line(outcome, ["a sweep has one value of it"], tmp_path / "a")
+    (typed,) = shlex.split(outcome.err.partition("to pass a comma, quote it: ")[2])
+    assert compose([typed]).output_dir == f"{tmp_path}/a,b"
+
+
+@pytest.mark.parametrize("below", ["", "deeper"])
+def test_a_sweep_that_cannot_write_does_not_begin(cli, tmp_path, monkeypatch, below):
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    # Root may write where the mode forbids it.
+    monkeypatch.setattr("os.access", lambda path, _: Path(path) != closed)
+    outcome = cli("-m", *TINY, "seed=0,1", f"output_dir={closed / below}")
+    parts = [f"{closed} cannot be written to; nothing was written; choose another output_dir"]
+    assert_one_clear_line(outcome, parts, closed / "digits_tiny")
+    assert list(closed.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("packed", "reason"),
+    [
+        (b"garbage", "train-images-idx3-ubyte.gz beside it cannot be unpacked (Not a gzipped"),
+        (gzip.compress(b"images"), "train-images-idx3-ubyte.gz is there: unpack it with gunzip"),
+    ],
+)
+def test_a_gz_file_in_the_data_directory(cli, tmp_path, packed, reason):
+    raw = tmp_path / "data" / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    (raw / "train-images-idx3-ubyte.gz").write_bytes(packed)
+    out = tmp_path / "out"
+    outcome = cli("data=mnist", f"data_dir={tmp_path / 'data'}", f"output_dir={out}")
+    assert_one_clear_line(outcome, ["MNIST/raw/train-images-idx3-ubyte: missing", reason], out)
 
 
 def test_what_cannot_be_swept_of_hydras_is_said_with_what_can(cli, tmp_path):
@@ -196,7 +235,7 @@ def test_one_run_prints_what_it_found(cli, tmp_path):
     last = outcome.out.strip().splitlines()[-1]
     assert f"{result['steps']:,} steps" in last and f"SFO {result['sfo']:,}" in last
     again = cli(*TINY, "stop.loss=1.5", f"output_dir={tmp_path}")
-    assert "known already" in again.out
+    assert "already finished" in again.out
 
 
 def command(*arguments: str) -> list[str]:
@@ -218,7 +257,9 @@ def test_a_new_process_needs_nothing_but_the_repository(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     lines = done.stdout.strip().splitlines()
     assert len(lines) >= 2 and "exhausted after 40 steps" in lines[-1]
-    assert re.search(r": epoch \d\.\d of 1\.4, loss .* \(until 0\.1\), at most .* left", lines[0])
+    assert re.search(
+        r": epoch \d\.\d of 1\.4, loss .* \(threshold 0\.1\), at most .* left", lines[0]
+    )
     assert "\x1b" not in done.stdout
     assert done.stderr == ""
 
@@ -230,4 +271,4 @@ def test_an_interrupted_run_that_had_met_its_threshold_says_so(tiny, capsys):
     _print_interrupted(cfg, "title", replace(result, status=Status.INTERRUPTED, steps=None))
     said = capsys.readouterr().out
     assert said.startswith(f"title: reached 1.5 after {result.steps} steps, SFO {result.sfo:,}")
-    assert "before it was interrupted; the same command ends it in good order" in said
+    assert "before it was interrupted; run the same command to finish it" in said

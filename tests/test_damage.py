@@ -70,7 +70,7 @@ def test_a_damaged_file_is_named_and_set_aside(cli, tmp_path, finished, longer, 
         assert line.startswith(f"{path}: damaged (") and f"kept as {name}.corrupt" in line
         assert (directory / f"{name}.corrupt").read_bytes() == content
         came_from = "previous.ckpt" if name == store.CHECKPOINT else "last.ckpt"
-        assert f"goes on from {directory / came_from}" in outcome.out
+        assert f"resuming from {directory / came_from}" in outcome.out
     assert_same_runs(longer, output_dir)
 
 
@@ -82,7 +82,7 @@ def test_two_damaged_checkpoints_mean_a_new_start(cli, tmp_path, finished, longe
         (directory / name).write_bytes(b"")
     outcome = cli(*RUN, "stop.max_steps=12", f"output_dir={output_dir}")
     assert outcome.code == 0 and outcome.out.count(": damaged (") == 2
-    assert "goes on from" not in outcome.out
+    assert "resuming from" not in outcome.out
     assert_same_runs(longer, output_dir)
 
 
@@ -289,7 +289,7 @@ def test_a_checkpoint_that_is_not_this_runs_is_set_aside(cli, tmp_path, finished
     outcome = cli(*RUN, "stop.max_steps=12", f"output_dir={output_dir}")
     assert outcome.code == 0, outcome.err
     assert f"{path}: damaged (" in outcome.out and f"kept as {path.name}.corrupt" in outcome.out
-    assert f"goes on from {directory / store.PREVIOUS_CHECKPOINT}" in outcome.out
+    assert f"resuming from {directory / store.PREVIOUS_CHECKPOINT}" in outcome.out
     assert_same_runs(longer, output_dir)
 
 
@@ -300,7 +300,7 @@ def test_a_whole_checkpoint_is_used_whoever_saved_it_again(cli, tmp_path, finish
     path = directory / store.CHECKPOINT
     torch.save(torch.load(path, weights_only=True), path)
     outcome = cli(*RUN, "stop.max_steps=12", f"output_dir={output_dir}")
-    assert ": damaged (" not in outcome.out and f"goes on from {path}" in outcome.out
+    assert ": damaged (" not in outcome.out and f"resuming from {path}" in outcome.out
     assert_same_runs(longer, output_dir)
 
 
@@ -320,7 +320,7 @@ def test_checkpoints_of_every_kind_of_run_are_whole(cli, tmp_path, options):
     assert cli(*run, "stop.max_steps=30").code == 0
     outcome = cli(*run, "stop.max_steps=60")
     assert outcome.code == 0, outcome.err
-    assert "goes on from" in outcome.out and "damaged" not in outcome.out
+    assert "resuming from" in outcome.out and "damaged" not in outcome.out
 
 
 def test_one_and_one_point_nought_are_one_setting(cli, tmp_path):
@@ -328,4 +328,4 @@ def test_one_and_one_point_nought_are_one_setting(cli, tmp_path):
     assert cli(*run, "stop.max_steps=8", "optimizer.weight_decay=0").code == 0
     outcome = cli(*run, "stop.max_steps=12", "optimizer.weight_decay=0.0")
     assert outcome.code == 0, outcome.err
-    assert "goes on from" in outcome.out and "damaged" not in outcome.out
+    assert "resuming from" in outcome.out and "damaged" not in outcome.out

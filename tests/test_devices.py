@@ -28,9 +28,9 @@ from cbs_lightning.sweep.concurrency import Concurrency, automatic
 from cbs_lightning.sweep.gpus import disagreement, gpu_title, visible_gpus
 from cbs_lightning.sweep.launching import concurrency_of
 from cbs_lightning.sweep.scratch import scratch_directory
-from cbs_lightning.training.memory import automatic_slice
+from cbs_lightning.training.resources.memory import automatic_slice
+from cbs_lightning.training.resources.threads import cores
 from cbs_lightning.training.run import run
-from cbs_lightning.training.threads import cores
 from tests import simulated_gpus
 from tests.conftest import TINY
 from tests.simulated_gpus import events, simulate
@@ -231,7 +231,7 @@ def test_a_run_goes_on_another_gpu_as_if_nothing_had_happened(simulated, tmp_pat
     cfg = simulated.config(1, *asked, "stop.max_epochs=4")
     second = run(cfg)
     out = capsys.readouterr().out
-    assert "goes on from" in out and "warning" not in out
+    assert "resuming from" in out and "warning" not in out
     assert set(simulated.used) == {1}
     assert (first.device, second.device) == (
         "cuda (Simulated), GPU 7", "cuda (Simulated), GPU 5"
@@ -347,7 +347,7 @@ def test_an_interrupted_sweep_goes_on_over_other_gpus(tmp_path, monkeypatch):
     out, err = process.communicate()
     assert process.returncode == 0, out + err
     assert out.startswith("3 jobs, 3 at a time (3 GPUs, 1 job each)\n")
-    assert out.count("goes on from") == 2 and "warning: device" not in out
+    assert out.count("resuming from") == 2 and "warning: device" not in out
     assert most_at_once(events(log))[1] == 1
 
 

@@ -1,5 +1,6 @@
 """What the documentation says exists."""
 
+import importlib
 import json
 import re
 from pathlib import Path
@@ -9,13 +10,20 @@ import yaml
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
+import cbs_lightning
+import cbs_lightning.fit
+import cbs_lightning.theory
 from cbs_lightning.config.composition import CONF_DIR
+from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.fit import fit
+from cbs_lightning.reporting import configuration_page
 from cbs_lightning.reporting.study_files import write_study
 from hydra_plugins.cbs_grid_sweeper import GridSweeper
 
 ROOT = Path(__file__).parents[1]
 ANSWER = (ROOT / "docs" / "answer.md").read_text()
+API = (ROOT / "docs" / "api.md").read_text()
+CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
 PROMISES = (ROOT / "docs" / "promises.md").read_text()
 NAME = r"`\w+`(?: \([^)]*\))?"
 CITED = re.findall(rf"`(test_\w+\.py)`(: {NAME}(?:, {NAME})*)?", PROMISES)
@@ -37,26 +45,88 @@ def test_every_row_of_promises_cites_something():
         assert "test_" in shown_by or "make " in shown_by, row
 
 
-def test_every_file_that_the_readme_links_to_exists():
-    text = (ROOT / "README.md").read_text()
-    links = re.findall(r"\]\(([^)#]+)\)", text) + re.findall(r'src="([^"]+)"', text)
-    assert links
+LINK = re.compile(r"""\]\(([^)\s]+)\)|(?:src|href)="([^"]+)\"""")
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+
+
+def anchors(page: Path) -> set[str]:
+    """Of its headings, as both the site and GitHub make them of plain words."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    words = [re.sub(r"[^\w\s-]", "", re.sub(r"\[(.*?)\]\(.*?\)", r"\1", t)) for t in titles]
+    return {re.sub(r"\s+", "-", each.strip().lower()) for each in words}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page):
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    links = [first or second for first, second in LINK.findall(text)]
+    assert links or page.name != "README.md"
     for link in links:
-        assert link.startswith("https://") or (ROOT / link).exists(), link
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), f"{page.name}: {link}"
+        assert not anchor or anchor in anchors(target), f"{page.name}: {link}"
 
 
-@pytest.mark.parametrize(
-    "text", [ANSWER, (ROOT / "README.md").read_text()], ids=["answer", "readme"]
-)
-def test_the_examples_of_fits_and_theory_run_and_print_what_they_say(text, capsys):
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    blocks = [block for block in blocks if "cbs_lightning.fit" in block or "theory" in block]
-    assert blocks
-    for block in blocks:
-        exec(block, {})
-        said = re.findall(r"^print\(.*\)  # (.*)$", block, re.MULTILINE)
-        for line, wanted in zip(capsys.readouterr().out.splitlines(), said, strict=True):
-            assert line == wanted.partition(":")[0]
+def test_every_page_is_in_the_sites_navigation():
+    text = (ROOT / "mkdocs.yml").read_text().partition("\ntheme:")[0]
+    listed = re.findall(r": (\w+\.md)$", text, re.MULTILINE)
+    there = {path.name for path in (ROOT / "docs").glob("*.md")}
+    assert sorted(listed) == sorted(there)  # each once
+
+
+def test_every_public_name_is_in_the_api_reference():
+    shown = set(re.findall(r"^::: cbs_lightning\.[\w.]*\.(\w+)$", API, re.MULTILINE))
+    assert {*cbs_lightning.__all__, *cbs_lightning.fit.__all__, *cbs_lightning.theory.__all__} - {
+        "__version__"
+    } <= shown
+    for path in re.findall(r"^::: ([\w.]+)$", API, re.MULTILINE):
+        module, _, name = path.rpartition(".")
+        assert getattr(importlib.import_module(module), name).__doc__, path
+
+
+def test_the_page_of_keys_is_what_make_docs_writes():
+    assert configuration_page.page() == CONFIGURATION, "make docs writes it anew"
+
+
+def test_the_page_of_keys_has_them_all_with_default_and_description():
+    rows = re.findall(r"^\| `([\w.]+)` \| `.*?\| (.*?) \| (.*?) \|$", CONFIGURATION, re.MULTILINE)
+    about = {key: text for key, _, text in rows}
+    for key, allowed in configuration_page.allowed_values(RunConfig):
+        if not key.startswith("names."):
+            assert about[key], key
+            assert allowed or key in ("compile", "repeat"), key
+
+
+def test_a_new_key_gets_its_row(tmp_path, monkeypatch):
+    """Without another line of code: from its default, its comments, and a heading above it."""
+    text = (CONF_DIR / "config.yaml").read_text()
+    added = (
+        "\n# Cups\n# Of tea, see docs/sweeps.md.\nstop:\n  loss: 3   # of b* | tea,\n" + " " * 27
+    )
+    (tmp_path / "config.yaml").write_text(f"{text.partition('# When')[0]}{added}# not lr_scaling\n")
+    *_, cups = configuration_page.sections(tmp_path / "config.yaml")
+    assert (cups.title, cups.about) == ("Cups", "Of tea, see docs/sweeps.md.")
+    assert cups.keys == [configuration_page.Key("stop.loss", "3", "of b* | tea, not lr_scaling")]
+    shown = configuration_page.linked(f"{cups.about} {cups.keys[0].about}")
+    assert shown == r"Of tea, see [sweeps.md](sweeps.md). of b\* \| tea, not `lr_scaling`"
+
+
+def test_the_citation_is_of_this_version_and_names_the_paper():
+    """The keys that version 1.2.0 of the format requires."""
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert cited["cff-version"] == "1.2.0" and cited["version"] == cbs_lightning.__version__
+    assert cited["message"] and cited["title"] and cited["authors"]
+    (paper,) = cited["references"]
+    assert paper["authors"][0]["family-names"] == "Iiduka" and "2208.09814" in paper["url"]
+    assert {"type", "title"} <= paper.keys()
+    assert f"## {cbs_lightning.__version__}:" in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_the_example_of_a_trainer_of_ones_own_runs(tmp_path, monkeypatch, capsys):
@@ -119,17 +189,8 @@ def test_the_table_of_published_curves():
             assert cell == f"{min(errors):.2f} to {max(errors):.2f}"
 
 
-def test_the_example_of_parameter_groups_prints_what_it_says(capsys):
-    text = (ROOT / "docs" / "optimizers.md").read_text()
-    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    exec(block, {})
-    (said,) = re.findall(r"^print\(.*\)  # (.*)$", block, re.MULTILINE)
-    assert capsys.readouterr().out == f"{said}\n"
-
-
 def test_the_page_of_optimizers_lists_them_all():
     text = (ROOT / "docs" / "optimizers.md").read_text()
-    readme = (ROOT / "README.md").read_text()
     for path in (ROOT / "conf" / "optimizer").glob("*.yaml"):
         if path.stem not in ("own", "default"):
-            assert f"`{path.stem}`" in text and f"`{path.stem}`" in readme, path.stem
+            assert f"`{path.stem}`" in text and f"`{path.stem}`" in CONFIGURATION, path.stem

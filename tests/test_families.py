@@ -89,3 +89,16 @@ def test_what_was_abandoned_and_the_range_of_seeds_are_shown(many):
 
 def test_few_curves_stay_together(many):
     assert len(draw("few", many.curves[:MOST_TOGETHER], "sfo").axes) == 1
+
+
+def test_an_optimizer_with_several_curves_has_their_names_beside_them(many, tmp_path):
+    """The name of the optimizer is enough for its only one, whatever its settings."""
+    for size in SIZES:
+        for optimizer in ("adam", "lion"):
+            make_run(tmp_path / "two", optimizer, size, 4, variant=f"{optimizer} lr=0.1")
+    other, _ = read(tmp_path / "two")
+    without_lion = [curve for curve in many.curves if curve.optimizer != "lion"]
+    figure = draw("two", [*without_lion, *other.curves], "sfo")
+    names = {text.get_text() for axes in figure.axes for text in axes.texts}
+    assert {"adam", "adam lr=0.1", "lion"} <= names
+    assert len(names) == len(without_lion) + 2

@@ -103,10 +103,10 @@ def test_a_disk_that_is_really_full(cli, tmp_path):
         assert outcome.code == 1
         (line,) = outcome.err.splitlines()
         assert f"output_dir={small / 'out'}: No space left on device" in line
-        assert "the same command goes on" in line
+        assert "run the same command to resume" in line
         assert {path: path.read_bytes() for path in before} == before
         assert_nothing_damaged(small / "out")
-        assert "known already" in cli(*arguments).out
+        assert "already finished" in cli(*arguments).out
     finally:
         subprocess.run(["umount", "-l", str(small)], check=True)
 

@@ -347,6 +347,15 @@ def test_a_broken_run_directory_is_named_and_skipped(
     assert [row["batch_size"] for row in adam] == ["4", "8", "32"]
 
 
+def test_a_run_under_way_is_no_error(study, monkeypatch, capsys, without_pictures):
+    begun = next(study.glob("adam-b16-*"))
+    for name in (store.RESULT, store.TRAJECTORY):
+        (begun / name).unlink()
+    out = figures(monkeypatch, capsys, study.parent)
+    assert f"skipped {begun}: no result yet: it is running, or was killed" in out
+    assert "Error" not in out
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [

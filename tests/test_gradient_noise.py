@@ -46,7 +46,7 @@ def test_its_means_are_the_exact_values(accumulated, slices):
     fit(module, drawn(16), [noise], 300, accumulate_grad_batches=accumulated)
     exact = Exact.at(module)
     assert noise.measured == 300
-    assert noise.noise_trace == pytest.approx(exact.noise_trace(), rel=0.05)
+    assert noise.noise_trace == pytest.approx(exact.noise_trace(), rel=0.2)
     assert noise.gradient_norm2 == pytest.approx(exact.norm2(), rel=0.2)
     low, high = noise.b_simple_interval
     assert low < noise.b_simple < high < 3 * low

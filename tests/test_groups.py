@@ -45,6 +45,8 @@ VECTORS = ["blocks.0.bias", "blocks.1.bias", "norm.weight", "norm.bias"]
         ({"blocks": {"name": "blocks", "min_dim": 2}}, [BLOCKS, ["embedding.weight", *VECTORS]]),
         ({"hidden": {"hidden": True}}, [["blocks.0.weight"], None]),  # the first and last are not
         ({"all": {}}, [None]),
+        # What takes the rest does so wherever it stands.
+        ({"rest": {}, "vectors": {"max_dim": 1}}, [VECTORS, ["embedding.weight", *BLOCKS]]),
         # The first that fits has it.
         ({"vectors": {"max_dim": 1}, "blocks": {"name": "blocks"}, "rest": {}},
          [VECTORS, BLOCKS, ["embedding.weight"]]),
@@ -109,6 +111,10 @@ BAD = [
     ("optimizer=muon optimizer.groups.rest.algorithm=sgd", "optimizer=muon", "muon or adamw"),
     ("optimizer=muon optimizer.adjust_lr=none", "optimizer=muon", "match_rms_adamw"),
     ("optimizer=muon optimizer.ns_steps=0", "optimizer=muon", "ns_steps"),
+    ("optimizer=muon optimizer.ns_steps=2.5", "optimizer=muon", "whole number >= 1, not 2.5"),
+    ("optimizer=muon optimizer.ns_coefficients=[1,a,2]", "optimizer=muon", "three numbers"),
+    ("optimizer=muon optimizer.ns_coefficients=5", "optimizer=muon", "three numbers, not 5"),
+    ("optimizer=muon +optimizer.groups.a.lr=1", "optimizer.groups.a={'lr': 1}", "neither has rest"),
     ("optimizer=schedule_free optimizer.betas=[0,0.9]", "optimizer=schedule_free", "(0, 1)"),
     ("optimizer=yogi optimizer.initial=-1", "optimizer=yogi", "initial"),
     ("optimizer=adafactor optimizer.beta2_decay=1", "optimizer=adafactor", "beta2_decay"),

@@ -11,8 +11,8 @@ from cbs_lightning.errors import ConfigError
 from cbs_lightning.sweep import concurrency as jobs
 from cbs_lightning.sweep.concurrency import COMPILER, PROCESS, Need, at_a_time, automatic, needs
 from cbs_lightning.sweep.launching import concurrency_of
-from cbs_lightning.training import system_memory
-from cbs_lightning.training.memory import USABLE, peak_of_batch, peak_of_step
+from cbs_lightning.training.resources import system_memory
+from cbs_lightning.training.resources.memory import USABLE, peak_of_batch, peak_of_step
 from tests.conftest import TINY
 from tests.test_memory import images, made
 
@@ -42,7 +42,7 @@ def machine(monkeypatch):
     """As if this were a machine with so many cores and so much memory, and no GPU."""
 
     def be(cores, memory=1000 * GB, gpu=False):
-        monkeypatch.setattr("cbs_lightning.training.threads.cores", lambda: cores)
+        monkeypatch.setattr("cbs_lightning.training.resources.threads.cores", lambda: cores)
         monkeypatch.setattr(jobs, "cores", lambda: cores)
         monkeypatch.setattr(jobs, "total_memory", lambda: memory)
         monkeypatch.setitem(checks.GPUS, "cuda", lambda: gpu)
@@ -69,7 +69,7 @@ def test_the_choice_and_its_reason(machine):
     assert str(automatic(configs("threads=3"))) == "2 at a time (3 cores each)"
     assert str(automatic(configs("threads=16"))) == "1 at a time (16 cores)"
     machine(cores=8, memory=room_for(3, configs()[0]))
-    assert str(automatic(configs())) == "3 at a time (2 cores each, no memory for more)"
+    assert str(automatic(configs())) == "3 at a time (2 cores each, memory allows no more)"
     machine(cores=8, memory=GB // 4)
     assert automatic(configs()).runs == 1
     machine(cores=8, gpu=True)
@@ -135,7 +135,7 @@ def test_a_model_that_cannot_be_looked_at_is_run_alone(machine, monkeypatch):
     machine(cores=8)
     monkeypatch.setattr(jobs, "peak_of_batch", None)
     found = automatic(configs())
-    assert found.runs == 1 and "8 cores, for want of knowing what memory" in found.why
+    assert found.runs == 1 and "8 cores, their memory needs are unknown" in found.why
 
 
 def test_memory_is_what_the_smallest_control_group_has(monkeypatch, tmp_path):

@@ -278,7 +278,7 @@ def test_the_command_line_trains_it(cli, tmp_path):
     result = read_result(directory)
     assert (result.data, result.model, result.optimizer) == ("stdlib", "byte_gpt", "adamw")
     assert result.accuracy is None and result.data_size > 100_000
-    assert "known already" in cli(*run).out
+    assert "already finished" in cli(*run).out
 
 
 def test_another_library_makes_another_run(cli, tmp_path, monkeypatch):

@@ -156,7 +156,7 @@ def test_colours_say_how_jobs_ended():
     assert "\x1b[32m2 reached\x1b[0m" in out
     assert "\x1b[33m2 not reached\x1b[0m" in out
     assert "\x1b[31m1 failed\x1b[0m" in out
-    assert "1 known already" in out
+    assert "1 already finished" in out
 
 
 def test_the_bar_is_the_way_to_the_threshold():
@@ -249,12 +249,12 @@ def test_ctrl_c_in_a_terminal(forks, tmp_path, at_a_time):
     assert "Traceback" not in ended.out and ended.out.count(SHOW_CURSOR) == 1
     final = [line for line in screen(ended.out, 100) if line]
     said = "".join("".join(final).split())  # a line that is too long may end at a space
-    saved = r"\[\d/3\]adam\S+b=256(seed=\d)?:interruptedafter\d+steps?,.*;thesamecommand"
+    saved = r"\[\d/3\]adam\S+b=256(seed=\d)?:interruptedafter\d+steps?,.*;runthesamecommand"
     assert re.search(saved, said)
     assert "jobsdone" not in said and "waiting" not in said
     if at_a_time > 1:
-        assert final[1] == "stopping: the running jobs save themselves"
-        assert final[-1] == "interrupted; the same command goes on with what is not finished"
+        assert final[1] == "stopping: running jobs are saving their state"
+        assert final[-1] == "interrupted; run the same command to resume"
 
 
 def test_a_run_of_its_own_has_a_bar(forks, tmp_path):
@@ -262,7 +262,7 @@ def test_a_run_of_its_own_has_a_bar(forks, tmp_path):
     ended = ran(forks, arguments, tmp_path, terminal=(120, 24))
     assert ended.code == 0, ended.out
     shown = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", ended.out)
-    assert re.search(r"adam b=256 [━╸╺ ]+ epoch \d+\.\d of 60, loss \S+ \(until 1e-09\)", shown)
+    assert re.search(r"adam b=256 [━╸╺ ]+ epoch \d+\.\d of 60, loss \S+ \(threshold 1e-09\)", shown)
     assert ended.out.count(HIDE_CURSOR) == ended.out.count(SHOW_CURSOR) == 1
     (line,) = [line for line in screen(ended.out, 120) if line.startswith("adam")]
     assert line.startswith("adam b=256: exhausted after 480 steps")

@@ -49,7 +49,7 @@ def test_a_lock_is_held_against_others_and_given_back_by_the_dead(tmp_path, caps
     threading.Timer(1, lambda: os.kill(holder.pid, signal.SIGKILL)).start()
     with locked(tmp_path, "run", wait=True):
         assert holder.wait() == -signal.SIGKILL
-    assert "run: another process works on it; waiting" in capsys.readouterr().out
+    assert "run: locked by another process; waiting" in capsys.readouterr().out
     assert (tmp_path / LOCK).exists()
     with locked(tmp_path, "run", wait=False):
         pass

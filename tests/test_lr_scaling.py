@@ -128,7 +128,7 @@ def test_a_run_goes_on_in_the_middle_of_its_warm_up(cli, tmp_path, first):
     assert cli(*arguments, "stop.max_steps=60", f"output_dir={in_one}").code == 0
     assert cli(*arguments, f"stop.max_steps={first}", f"output_dir={in_two}").code == 0
     outcome = cli(*arguments, "stop.max_steps=60", f"output_dir={in_two}")
-    assert "goes on from" in outcome.out
+    assert "resuming from" in outcome.out
     assert_same_runs(in_one, in_two)
 
 
@@ -203,7 +203,7 @@ def test_tuning_tries_each_rate_and_trains_nothing_twice(cli, tmp_path):
     tuned = cli(*arguments, "lr_scaling=none,sqrt,tuned", "lr_tuning=[1,3,10]")
     assert tuned.code == 0, tuned.err
     assert tuned.out.startswith("8 jobs")  # at each of two: plain, sqrt, three and ten times
-    assert tuned.out.count("known already") == 2
+    assert tuned.out.count("already finished") == 2
     stored = [read_run(path.parent) for path in tmp_path.glob("*/*/result.json")]
     assert len(stored) == 8 and plain < {one.directory for one in stored}
     assert {(one.result.variant, one.result.lr) for one in stored} >= {
@@ -213,7 +213,7 @@ def test_tuning_tries_each_rate_and_trains_nothing_twice(cli, tmp_path):
     assert all(one.result.configuration["lr_scaling"] != "tuned" for one in stored)
     assert "adam lr tuned: use b = " in tuned.out and "Best learning rates: 0." in tuned.out
     again = cli(*arguments, "lr_scaling=tuned", "lr_tuning=[0.3,1,3]")
-    assert again.out.count("known already") == 4 and again.out.startswith("6 jobs")
+    assert again.out.count("already finished") == 4 and again.out.startswith("6 jobs")
 
 
 @pytest.mark.parametrize("scalings", [("none", "tuned"), ("tuned", "none")])

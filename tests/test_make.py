@@ -134,9 +134,9 @@ def test_a_port_is_checked_in_one_line(tensorboard, tmp_path):
     (tmp_path / "outputs").mkdir()
     for port in ("many", "-1", "70000", "__import__('os').system('touch pwned')"):
         said = tensorboard(f"--port={port}")
-        assert said.startswith(f"error: PORT={port}: taken, or not a port")
+        assert said.startswith(f"error: --port={port}: taken, or not a port")
     assert not (tmp_path / "pwned").exists()
-    assert tensorboard("$(nowhere)") == "error: OUTPUT_DIR=$(nowhere): no such directory"
+    assert tensorboard("$(nowhere)") == "error: $(nowhere): no such directory"
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -20,7 +20,7 @@ from cbs_lightning.models.recompute import recompute_blocks
 from cbs_lightning.results.result import Status
 from cbs_lightning.results.store import read_run
 from cbs_lightning.training import build, memory
-from cbs_lightning.training.memory import automatic_slice, largest_slice, peak_of_step
+from cbs_lightning.training.resources.memory import automatic_slice, largest_slice, peak_of_step
 from cbs_lightning.training.run import run
 from tests.conftest import TINY
 from tests.forks import ran

@@ -41,7 +41,7 @@ def test_a_run_goes_on_from_what_was_kept(cli, tmp_path, name):
     assert cli(*command, "stop.max_steps=7", f"output_dir={in_two}").code == 0
     outcome = cli(*command, "stop.max_steps=19", f"output_dir={in_two}")
     assert outcome.code == 0, outcome.err
-    assert "goes on from" in outcome.out
+    assert "resuming from" in outcome.out
     assert_same_runs(in_one, in_two)
 
 

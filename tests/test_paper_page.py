@@ -37,7 +37,8 @@ def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("clone")
     shutil.copy(ROOT / "README.md", folder)
     (folder / "docs" / "paper").mkdir(parents=True)
-    shutil.copy(DOCS / "paper.md", folder / "docs")
+    for name in ("paper.md", "index.md"):
+        shutil.copy(DOCS / name, folder / "docs")
     for path in published():
         shutil.copy(path, folder / "docs" / "paper")
     printed = write_page(folder / "docs")
@@ -65,7 +66,7 @@ def assert_alike(found, expected):
         assert one == pytest.approx(other, rel=0.1, abs=0.03)
 
 
-@pytest.mark.parametrize("page", ["docs/paper.md", "README.md"])
+@pytest.mark.parametrize("page", ["docs/paper.md", "docs/index.md", "README.md"])
 def test_the_pages_are_what_make_paper_writes(written, page):
     folder, _ = written
     assert BLOCK.sub("", (folder / page).read_text()) == BLOCK.sub("", (ROOT / page).read_text())

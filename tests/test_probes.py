@@ -148,7 +148,7 @@ def test_probes_of_a_finished_run_repeat_it(tmp_path, capsys):
     assert not [path for path in directory.iterdir() if path.is_dir()]
     run(later)
     out = capsys.readouterr().out
-    assert "known already" in out and "once more" not in out and "b*" in out
+    assert "already finished" in out and "once more" not in out and "b*" in out
 
 
 def test_probes_of_a_run_that_does_not_repeat_are_not_kept(tmp_path, monkeypatch, capsys):

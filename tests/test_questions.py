@@ -40,7 +40,7 @@ def test_a_variant_with_a_comma_in_its_name(study):
 
 
 def test_a_variant_that_no_run_has_is_refused(study):
-    with pytest.raises(UserError, match="VARIANTS=adm: mixed has: adam, sgd"):
+    with pytest.raises(UserError, match=r"VARIANTS=adm: did you mean adam\? mixed has: adam, sgd"):
         read(study, Question(variants="sgd,adm"))
 
 
@@ -61,7 +61,7 @@ def test_a_study_that_is_not_there_is_told_with_those_that_are(study, monkeypatc
     monkeypatch.setattr(sys, "argv", ["figures", "--study=mixd", str(study.parent)])
     with pytest.raises(SystemExit) as error:
         main()
-    assert error.value.code == "error: STUDY=mixd: allowed: mixed"
+    assert error.value.code == "error: STUDY=mixd: did you mean mixed? allowed: mixed"
 
 
 def test_the_question_is_explained_where_runs_were_asked_for_different_things(study):

@@ -196,7 +196,7 @@ def test_a_batch_size_that_alone_decides_is_named(pattern):
         ({8: [100], 16: [50], 32: [40], 64: [-9999]}, "The same SFO: b = 8, 16.", 4),
         ({4: [-9999], 8: [100], 16: [60]}, "Not reached at b = 4.", ANY),
         ({4: [-9999, 300], 8: [100, 99], 16: [60, 61]}, "at b = 4 (1 of 2 seeds).", ANY),
-        ({8: [100], 16: [60], 32: [45]}, "One seed: seed=0,1,2 tells how far K scatters.", 4),
+        ({8: [100], 16: [60], 32: [45]}, "One seed: seed=0,1,2 shows how much K varies.", 4),
     ],
 )
 def test_what_is_not_known_and_what_to_run_next(pattern, cells, says, following):
@@ -306,7 +306,7 @@ def test_what_rule_epoch_cannot_tell_apart(pattern):
         runs = (replace(run, rule=RuleName.EPOCH, steps_per_epoch=per_epoch) for run in point.runs)
         points.append(BatchSizePoint(point.batch_size, tuple(runs)))
     found = recommend(replace(curve, rule=RuleName.EPOCH, points=tuple(points)))
-    assert "b = 32, 64 all took 2 epochs, which rule epoch cannot tell apart" in " ".join(
+    assert "b = 32, 64 all took 2 epochs; rule epoch cannot tell them apart" in " ".join(
         found.caveats
     )
 
@@ -346,7 +346,7 @@ def test_a_first_reading_is_told(pattern):
     )
     found = recommend(replace(curve, points=points))
     text = " ".join(found.caveats)
-    assert "b = 8 met the threshold with the rule's first reading" in text
+    assert "b = 8 met the threshold at the rule's first reading" in text
 
 
 def test_the_measured_minimum_and_its_interval():

@@ -42,7 +42,7 @@ def test_a_stored_configuration_repeats_the_run(cli, tmp_path, stored):
     assert one.result.variant == other.result.variant == "momentum momentum=0.8"
     # also from its file, and the same command twice reuses what is finished
     outcome = cli(f"repeat={stored / CONFIG}", TRUSTED, f"output_dir={tmp_path / 'again'}")
-    assert "known already" in outcome.out
+    assert "already finished" in outcome.out
 
 
 def test_a_result_holds_what_is_needed_to_run_it_again(stored):

@@ -115,7 +115,8 @@ def test_a_threshold_that_some_runs_stopped_before_has_no_answer(tmp_path):
     (stricter,) = [c for c in choices if (c["rule"], c["threshold"]) == ("epoch", 0.5)]
     adam, sgd = stricter["says"]
     assert adam["told"] == [
-        "adam: 2 of 3 runs stopped before 0.5 could be told. Run again with stop.loss=0.5 to know."
+        "adam: 2 of 3 runs stopped too early to answer 0.5. "
+        "Run again with stop.loss=0.5 to find out."
     ]
     assert adam["least"] is None and adam["forms"] == []
     assert sgd["told"][0].startswith("sgd: only b = 8 was run")

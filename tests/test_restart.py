@@ -120,7 +120,7 @@ def test_a_run_goes_on_from_what_was_kept_as_if_it_had_never_stopped(
     outcome = cli(*run, second, f"output_dir={in_two}")
     assert outcome.code == 0, outcome.err
     ended_in_first_chunk = batch_size == 4 and first == "stop.max_steps=5"
-    said = "there is no checkpoint" if ended_in_first_chunk else "goes on from"
+    said = "there is no checkpoint" if ended_in_first_chunk else "resuming from"
     assert said in outcome.out
     assert_same_runs(in_one, in_two)
 
@@ -130,7 +130,7 @@ def test_without_keep_a_stricter_request_trains_anew_and_says_so(cli, tmp_path):
     assert cli(*run, "stop.max_steps=4").code == 0
     assert not list(tmp_path.glob("*/*/*.ckpt"))
     outcome = cli(*run, "stop.max_steps=6")
-    assert "trained anew" in outcome.out and "goes on" not in outcome.out
+    assert "training starts again" in outcome.out and "resuming" not in outcome.out
 
 
 def test_a_threshold_met_before_the_kill_ends_the_run_where_it_would_have_ended(cli, tmp_path):
@@ -142,7 +142,7 @@ def test_a_threshold_met_before_the_kill_ends_the_run_where_it_would_have_ended(
     (result,) = again.glob("*/*/result.json")
     result.unlink()
     outcome = cli(*run, f"output_dir={again}")
-    assert outcome.code == 0 and "goes on from" in outcome.out
+    assert outcome.code == 0 and "resuming from" in outcome.out
     assert_same_runs(once, again)
 
 

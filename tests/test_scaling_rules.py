@@ -104,6 +104,15 @@ def test_a_sweep_out_of_range_does_not_start(cli, tmp_path, sweeper):
     assert not out.exists()
 
 
+def test_a_rule_for_the_learning_rate_beside_a_tuned_one_does_not_start(cli, tmp_path):
+    out = tmp_path / "out"
+    outcome = cli("-m", *TINY, "lr_scaling=tuned", "scaling_rule=sqrt_sde", "batch_size=32,64",
+                  f"output_dir={out}")  # fmt: skip
+    assert outcome.code == 1 and len(outcome.err.splitlines()) == 1
+    assert "scaling_rule=sqrt_sde: sets the learning rate, as lr_scaling=tuned does" in outcome.err
+    assert not out.exists()
+
+
 def test_a_single_run_out_of_range_leaves_nothing(cli, tmp_path):
     out = tmp_path / "out"
     outcome = cli(*TINY, "batch_size=640", B0, "scaling_rule=sqrt_sde", f"output_dir={out}")
@@ -118,10 +127,11 @@ BAD = [
     ("scaling_rule=linear lr_scaling=linear", "scaling_rule=linear", "one of them to none"),
     ("scaling_rule=sqrt_sde optimizer=sgd", "scaling_rule=sqrt_sde", "sgd has no betas and no eps"),
     ("scaling_rule=half_life optimizer=momentum", "scaling_rule=half_life", "has no betas"),
-    ("scaling_rule=sqrt_sde optimizer=lion", "scaling_rule=sqrt_sde", "lion has no eps"),
+    ("scaling_rule=sqrt_sde optimizer=lion", "scaling_rule=sqrt_sde",
+     "lion has no eps; allowed with it: half_life, linear, none"),
     ("scaling_rule=sqrt_sde optimizer=muon", "scaling_rule=sqrt_sde", "muon has no betas"),
     ("weight_decay_scaling=sqrt optimizer=momentum_ema", "weight_decay_scaling=sqrt", "none"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("overrides", "named", "allowed"), BAD, ids=[bad[0] for bad in BAD])

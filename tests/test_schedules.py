@@ -216,7 +216,7 @@ def test_a_run_goes_on_in_the_middle_of_its_schedule(cli, tmp_path, first):
     assert cli(*arguments, "stop.max_steps=60", f"output_dir={in_one}").code == 0
     assert cli(*arguments, f"stop.max_steps={first}", f"output_dir={in_two}").code == 0
     outcome = cli(*arguments, "stop.max_steps=60", f"output_dir={in_two}")
-    assert "goes on from" in outcome.out, outcome.err
+    assert "resuming from" in outcome.out, outcome.err
     assert_same_runs(in_one, in_two)
 
 

@@ -6,10 +6,11 @@ from itertools import combinations
 
 import pytest
 
-from benchmarks.search import conclude, grid, quadratics, replays, score, search
-from cbs_lightning.fit.measurements import measurements
-from cbs_lightning.search.posterior import NOISE, posterior
-from cbs_lightning.search.search import Proposal, Search, Trial
+from benchmarks.search import conclude, grid, score, search
+from benchmarks.search_problems import quadratics, replays
+from cbs_lightning.search.posterior import NOISES, posterior
+from cbs_lightning.search.search import Prediction, Proposal, Search, Trial
+from cbs_lightning.search.trials import group_by_batch_size
 from tests.studies import make_run, make_study
 
 SIZES = tuple(2**power for power in range(2, 11))
@@ -422,12 +423,18 @@ def test_a_study_is_replayed_from_its_losses(tmp_path):
 # --- what it believes -----------------------------------------------------------------------------
 
 
+def believed(steps, missed=(), predicted=None):
+    """The posterior given K by batch size, and runs that missed the threshold."""
+    trials = [Trial(b, 0, round(k), round(k), 0.2) for b, k in steps.items()]
+    trials += [Trial(b, 0, None, k, 1.0) for b, k in missed]
+    return posterior(group_by_batch_size(trials), SIZES, predicted)
+
+
 def test_the_posterior_follows_the_runs():
     """Of an exact curve most is known after four runs, and a run in vain says where K is not."""
     steps = {b: round(10_000 * b / (b - 10)) for b in SIZES if b > 10}
-    data = measurements(list(steps)[:4], list(steps.values())[:4], [(8, 40_000)])
-    found = posterior(data, SIZES)
-    assert found.noise == NOISE and found.weights.sum() == pytest.approx(1)
+    found = believed(dict(list(steps.items())[:4]), [(8, 40_000)])
+    assert found.noise < 0.08 and found.weights.sum() == pytest.approx(1)
     for place in (2, 3, 4, 5, 7):
         expected = steps[SIZES[place]] * SIZES[place]
         assert found.median_sfo(place) == pytest.approx(expected, rel=0.1)
@@ -437,10 +444,74 @@ def test_the_posterior_follows_the_runs():
     assert found.cost(1.5 * least).max() == pytest.approx(1.5 * least)
 
 
-def test_noise_is_what_scatters_about_the_fit():
-    steps = [1000, 520, 300, 150, 90, 40]
-    calm = posterior(measurements(SIZES[:6], steps), SIZES)
-    wild = posterior(
-        measurements(SIZES[:6], [k * (1.4 if i % 2 else 0.7) for i, k in enumerate(steps)]), SIZES
+def test_noise_is_what_scatters_about_the_curves():
+    steps = dict(zip(SIZES, (1000, 520, 300, 150, 90, 40), strict=False))
+    calm = believed(steps)
+    wild = believed({b: k * (1.4 if i % 2 else 0.7) for i, (b, k) in enumerate(steps.items())})
+    assert calm.noise < 0.15 < 0.25 < wild.noise
+
+
+def test_noise_is_what_differs_between_seeds():
+    def noise(scatter):
+        trials = [
+            Trial(b, seed, round(k * factor), round(k * factor), 0.2)
+            for b, k in ((8, 1000), (16, 500), (32, 260))
+            for seed, factor in enumerate((1 / scatter, 1, scatter))
+        ]
+        return posterior(group_by_batch_size(trials), SIZES).noise
+
+    assert noise(1.01) < 0.04 < 0.1 < noise(1.2) < noise(1.7) < max(NOISES)
+
+
+# --- a prediction ---------------------------------------------------------------------------------
+
+
+def test_a_prediction_is_where_the_search_begins():
+    predicted = Search(SIZES, predicted=Prediction(200, 2))
+    assert predicted.propose([], 1) == [Proposal(256, 0)]
+    assert predicted.propose([], 2) == [Proposal(256, 0), Proposal(8, 0)]
+    missed = [Trial(16, 0, None, 3000, 0.5)]
+    assert predicted.propose(missed, 1) == [Proposal(256, 0)]
+    assert Search(SIZES, predicted=Prediction(1e9, 2)).propose([], 1) == [Proposal(1024, 0)]
+    assert Search(SIZES, predicted=Prediction(1e-9, 2)).propose([], 1) == [Proposal(4, 0)]
+
+
+def test_a_prediction_says_what_to_expect_of_a_first_run():
+    """A run at b = 16 tells nothing about the slope; a prediction does, the more the surer."""
+
+    def chance(factor):
+        found = believed({16: 1000}, predicted=Prediction(256, factor))
+        return found.chance_of_better([SIZES.index(256)], SIZES.index(16), 0.1)
+
+    assert (
+        chance(1.5)
+        > chance(4)
+        > chance(100)
+        == pytest.approx(believed({16: 1000}).chance_of_better([6], 2, 0.1), abs=0.05)
     )
-    assert calm.noise < 0.15 < 0.3 < wild.noise
+
+
+@pytest.mark.parametrize("wrong", [4, 1024])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+def test_a_wrong_prediction_costs_runs_and_not_the_answer(optimizer, wrong):
+    problem = Tabled(TABLES[optimizer], losses={b: 1 + b / 16 for b in SIZES})
+    policy = Search(SIZES, predicted=Prediction(wrong, 1.2))
+    whole = conclude(grid(problem))
+    trials = finish(policy, problem)
+    assert policy.verdict(trials).batch_size == whole.batch_size
+    assert sum(trial.spent for trial in trials) < 0.8 * whole.gradients
+
+
+@pytest.mark.parametrize(
+    ("critical_batch", "factor", "told"),
+    [
+        (0, 2, "critical_batch must be positive and finite, not 0"),
+        (math.nan, 2, "not nan"),
+        (math.inf, 2, "not inf"),
+        (16, 1, "factor must be above 1 and finite, not 1"),
+        (16, math.inf, "not inf"),
+    ],
+)
+def test_what_predicts_nothing_is_refused(critical_batch, factor, told):
+    with pytest.raises(ValueError, match=told):
+        Prediction(critical_batch, factor)

@@ -157,7 +157,7 @@ def test_what_cost_too_much_is_known_already(tiny, bounded, monkeypatch, capsys)
     given_up = run(cfg, job)
     with monkeypatch.context() as patch:
         forbid_training(patch)
-        assert run(cfg, job) == given_up and "known already" in capsys.readouterr().out
+        assert run(cfg, job) == given_up and "already finished" in capsys.readouterr().out
         assert run(*bounded(3000, "stop.loss=1e-9")) == given_up
         # It holds for a stricter threshold too, and the losses answer for a looser one.
         assert run(*bounded(5000, "stop.loss=1e-10")).status is Status.ABANDONED
@@ -210,7 +210,7 @@ def test_a_search_finds_what_the_grid_finds_with_fewer_runs(cli, tmp_path):
             assert steps == every[run_key][1]
     least = min(every, key=lambda each: every[each][1] * each[1])
     assert least[1] == 32 and f"adam lr=0.1: use b = {least[1]}" in outcome.out
-    assert "a search, 1 at a time (jobs=1); nothing was known before\n" in outcome.out
+    assert "a search, 1 at a time (jobs=1); no run was finished before\n" in outcome.out
     assert "Round 1, after 0 runs, 0 gradients, " in outcome.out
     sfo = every[least][1] * least[1]
     assert f" Least K·b: {sfo:,}, given up beyond {1.5 * sfo:,.0f}. Next: b = " in outcome.out
@@ -218,7 +218,7 @@ def test_a_search_finds_what_the_grid_finds_with_fewer_runs(cli, tmp_path):
     spent = sum(len(losses) * size for (_, size, _), (_, _, losses) in found.items())
     last = outcome.out.splitlines()[-1]
     assert last.startswith(f"The search took {len(found)} runs, {spent:,} gradients, ")
-    assert last.endswith("; nothing was known before.")
+    assert last.endswith("; no run was finished before.")
 
 
 def test_what_a_search_gave_up_is_stored_told_and_trained_on_by_a_grid(cli, tmp_path, trained):
@@ -245,7 +245,7 @@ def test_what_a_search_gave_up_is_stored_told_and_trained_on_by_a_grid(cli, tmp_
     grid = cli(*GRID, "batch_size=32,512,1024", f"output_dir={tmp_path}")
     assert grid.code == 0 and "abandoned" not in grid.out
     assert set(trained[before:]) >= {(size, 0) for size in given_up}
-    assert "goes on from" in grid.out and "anew" not in grid.out
+    assert "resuming from" in grid.out and "starts again" not in grid.out
     assert set(statuses(tmp_path).values()) == {Status.REACHED}
     fresh = tmp_path / "fresh"
     assert cli(*GRID, "batch_size=32,512,1024", f"output_dir={fresh}").code == 0
@@ -257,7 +257,7 @@ def test_runs_of_a_grid_count(cli, tmp_path, trained):
     before = len(trained)
     outcome = cli(*SEARCH, "batch_size=16,32,64", f"output_dir={tmp_path}")
     assert outcome.code == 0 and trained[before:] == []
-    assert "3 runs and " in outcome.out and " gradients were known before" in outcome.out
+    assert "3 runs and " in outcome.out and " gradients were finished before" in outcome.out
     assert "adam lr=0.1: use b = 32" in outcome.out
     more = cli(*SEARCH, f"output_dir={tmp_path}")  # a wider range, in which nothing new is worth it
     assert more.code == 0 and trained[before:] == []
@@ -294,7 +294,7 @@ def test_gradients_are_counted_once_and_all_that_were_computed(cli, tmp_path, mo
     assert runs == len(stored(tmp_path)) and "anew" not in outcome.out
     assert sum(computed) <= gradients <= 1.1 * sum(computed)  # an epoch's last batch may be short
     again = cli(*SEARCH, "batch_size=32,64,128", thresholds, f"output_dir={tmp_path}")
-    assert f"{runs} runs and {gradients:,} gradients were known before" in again.out
+    assert f"{runs} runs and {gradients:,} gradients were finished before" in again.out
 
 
 def test_a_round_fills_the_workers_in_turns(monkeypatch):
@@ -425,6 +425,63 @@ def answer_of(out: str) -> list[str]:
     told = out[out.index("optimizer ") : out.index("Runs: ")].splitlines()
     lines = [line for line in told if "wall-clock" not in line]
     return [re.sub(r"[\d.,]+ (s|min)\b", "", line) for line in lines]
+
+
+# A learning rate for each batch size.
+
+TUNED = [
+    *SEARCH, "batch_size=16,32,64", "lr_scaling=tuned", "lr_tuning=[0.1,0.3,1]", "stop.loss=0.8"
+]  # fmt: skip
+
+
+def gradients_told(out: str) -> tuple[int, int]:
+    """All gradients of a search, and those of learning rates that did not win."""
+    last = out.splitlines()[-1]
+    told = re.match(
+        r"The search took \d+ runs?(?: of \d+)?, ([\d,]+) gradients \(([\d,]+) on tuning\)", last
+    )
+    return tuple(int(each.replace(",", "")) for each in told.groups())
+
+
+def test_each_batch_size_gets_its_best_learning_rate(cli, tmp_path, trained):
+    outcome = cli(*TUNED, f"output_dir={tmp_path}")
+    assert outcome.code == 0, outcome.err
+    assert re.search(r"^  adam lr tuned: .* Next: b = 16 lr 0\.1\.$", outcome.out, re.M)
+    (answer,) = re.findall(r"^adam lr tuned: b\* = (\d+): .*Best learning rates: (.*)\.$",
+                           outcome.out, re.M)  # fmt: skip
+    best = {int(b): float(lr) for lr, b in re.findall(r"([\d.]+) at b = (\d+)", answer[1])}
+    runs = [read_run(path.parent).result for path in tmp_path.glob("*/*/result.json")]
+    sfo = {(run.batch_size, run.lr): run.sfo for run in runs}
+    assert {b for b, _ in sfo} == set(best) and len(runs) == len(trained)
+    for b, lr in best.items():
+        assert sfo[b, lr] == min(found for (size, _), found in sfo.items() if size == b and found)
+        assert {0.01, 0.03, 0.1} - {rate for size, rate in sfo if size == b} <= {0.01}
+    least = min(best, key=lambda b: sfo[b, best[b]])
+    assert int(answer[0]) == least
+    spent = {(run.batch_size, run.lr): run.steps_run * run.batch_size for run in runs}
+    tuning = sum(each for (b, lr), each in spent.items() if lr != best[b])
+    assert gradients_told(outcome.out) == (sum(spent.values()), tuning)
+
+    again = cli(*TUNED, f"output_dir={tmp_path}")  # nothing is trained twice
+    assert again.code == 0 and len(runs) == len(trained)
+    assert answer_of(again.out) == answer_of(outcome.out)
+
+
+def test_a_tuned_search_is_interrupted_and_goes_on(cli, tmp_path, monkeypatch):
+    whole = cli(*TUNED, f"output_dir={tmp_path / 'whole'}")
+    with monkeypatch.context() as patched:
+        interrupt_after(patched, 40)
+        assert cli(*TUNED, f"output_dir={tmp_path / 'parts'}").code == 143
+    assert cli(*TUNED, f"output_dir={tmp_path / 'parts'}").code == 0
+    assert stored(tmp_path / "parts") == stored(tmp_path / "whole")
+    assert whole.code == 0
+
+
+def test_a_budget_includes_what_tuning_costs(cli, tmp_path, trained):
+    outcome = cli(*TUNED, "hydra.sweeper.budget.runs=2", f"output_dir={tmp_path}")
+    assert outcome.code == 0, outcome.err
+    assert len(trained) == 2 and {size for size, _ in trained} == {16}
+    assert "b* is not known yet for adam lr tuned." in outcome.out
 
 
 # Budgets.
@@ -564,7 +621,11 @@ def test_when_every_run_fails(cli, tmp_path, seed_1_fails):
             ["+hydra.sweeper.budget.days=4"],
             "hydra.sweeper.budget.days=4: no such key; allowed: hydra.sweeper.budget.runs",
         ),
-        (["lr_scaling=tuned"], "lr_scaling=tuned: not with hydra/sweeper="),
+        (
+            ["lr_scaling=tuned", "optimizer.lr=0.1,0.2"],
+            "lr_scaling=tuned: tries multiples of optimizer.lr itself, which cannot be swept",
+        ),
+        (["lr_scaling=tuned", "lr_tuning=[1,-3]"], "lr_tuning=[1, -3]: must be a list"),
         (
             ["hydra.sweeper.octaves=fine"],
             "hydra.sweeper.octaves=fine: must be a number from",

@@ -72,7 +72,7 @@ def told(forks: Forks, tmp_path: Path, *arguments: str, signals: list[int]) -> E
 def test_a_run_saves_itself_and_ends(forks, tmp_path, number, code):
     ended = told(forks, tmp_path, signals=[number])
     assert ended.code == code, ended.err
-    assert "interrupted" in ended.out and "the same command goes on" in ended.out
+    assert "interrupted" in ended.out and "run the same command to resume" in ended.out
     assert ended.err == ""
     assert statuses(tmp_path) == [Status.INTERRUPTED]
 
@@ -103,10 +103,10 @@ def test_a_parallel_sweep_stops_after_all_running_jobs_have_saved_themselves(
     os.killpg(process.pid, number)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 128 + number, err
-    assert "the same command goes on" in out and "Traceback" not in out + err
+    assert "run the same command to resume" in out and "Traceback" not in out + err
     if jobs > 1:  # else there is nothing to do at the same time
-        assert "stopping: the running jobs save themselves" in out
-        assert err == "interrupted; the same command goes on with what is not finished\n"
+        assert "stopping: running jobs are saving their state" in out
+        assert err == "interrupted; run the same command to resume\n"
     assert statuses(tmp_path) == [Status.INTERRUPTED] * running
     assert sorted((tmp_path / "counted").read_text().split()) == ["0", "1"][:running]
 
@@ -131,7 +131,7 @@ def test_a_signal_outside_training_ends_with_its_own_code(cli, tmp_path, monkeyp
         assert cli(*arguments).code == 143
     outcome = cli(*arguments)
     assert outcome.code == 0
-    assert ("known already" in outcome.out) == (place == "finish")  # which was held back
+    assert ("already finished" in outcome.out) == (place == "finish")  # which was held back
 
 
 def test_a_signal_during_the_test_pass_costs_no_training(tiny, monkeypatch, real_data):

@@ -120,7 +120,7 @@ def test_jobs_that_are_requeued_or_get_signals_end_as_if_they_had_not(environmen
     logs = tmp_path / "cluster" / "digits_leisurely" / "_slurm"
     assert f"; logs: {logs}/<run>.log\n" in out
     assert sorted(sweep.begun()) == [0, 0, 1, 1, 2, 2]
-    assert sweep.logs().count("goes on from") == 3
+    assert sweep.logs().count("resuming from") == 3
     assert out.count(f": exhausted after {3 * EPOCHS} steps") == 3
     assert not list(logs.glob("cbs_lightning-*"))  # its board
     sweep.assert_as_undisturbed(cli)
@@ -148,7 +148,7 @@ def test_a_run_goes_on_after_its_time_was_up(environment, tmp_path, cli):
     sweep.let_go()
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0 and err == "", out + err + sweep.logs()
-    assert "this job is timed-out" in sweep.logs() and "goes on from" in sweep.logs()
+    assert "this job is timed-out" in sweep.logs() and "resuming from" in sweep.logs()
     sweep.assert_as_undisturbed(cli)
 
 
@@ -163,7 +163,7 @@ def test_a_run_that_is_preempted_goes_on(environment, tmp_path, cli):
     sweep.let_go()
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0 and err == "", out + err + sweep.logs()
-    assert "this job is preempted" in sweep.logs() and "goes on from" in sweep.logs()
+    assert "this job is preempted" in sweep.logs() and "resuming from" in sweep.logs()
     sweep.assert_as_undisturbed(cli)
 
 
@@ -221,7 +221,7 @@ def test_jobs_outlive_who_submitted_them_and_are_waited_for_again(environment, t
     assert out.splitlines()[-1] == (
         f"the jobs go on; to cancel them: scancel {job}; the same command waits for them"
     )
-    assert err == "interrupted; the same command goes on with what is not finished\n"
+    assert err == "interrupted; run the same command to resume\n"
 
     process = sweep.start()
     sweep.wait_until(lambda: len(sweep.begun()) == 3)
@@ -229,7 +229,7 @@ def test_jobs_outlive_who_submitted_them_and_are_waited_for_again(environment, t
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0 and err == "", out + err + sweep.logs()
     assert f"1 job in SLURM's queue already: {job}\n" in out and sweep.job_of(0) == job
-    assert sweep.job_of(1) != cancelled and "goes on from" in sweep.log_of(1).read_text()
+    assert sweep.job_of(1) != cancelled and "resuming from" in sweep.log_of(1).read_text()
     assert sorted(sweep.begun()) == [0, 1, 1]
     sweep.assert_as_undisturbed(cli)
 

@@ -25,8 +25,8 @@ from cbs_lightning.sweep.slurm.jobs import RunJob, ids, wait
 from cbs_lightning.sweep.slurm.queue import Queued
 from cbs_lightning.training import build
 from cbs_lightning.training.choices import choose
+from cbs_lightning.training.resources.threads import cores
 from cbs_lightning.training.run import find_data, run
-from cbs_lightning.training.threads import cores
 from hydra_plugins import cbs_slurm_launcher as slurm_launcher
 from hydra_plugins.cbs_slurm_launcher import SlurmLauncher, _kept_from_programs
 from tests.conftest import TINY
@@ -175,7 +175,7 @@ def test_slurm_has_to_answer_at_first_and_is_waited_for_later(cli, tmp_path, tak
     text = f"echo >> {calls}\ncase $(/usr/bin/wc -l < {calls}) in 2|3) {away};; esac"
     program(takes_jobs, "squeue", text)
     outcome = sweep_of_one(cli, tmp_path)
-    assert outcome.out.count("squeue: away; asked again until it answers\n") == 1
+    assert outcome.out.count("squeue: away; retrying until it answers\n") == 1
     assert "submitted as 7; " in outcome.out and outcome.err == ""
 
 
@@ -223,7 +223,7 @@ def test_how_many_jobs_at_a_time_is_the_arrays_width():
 
 
 def test_a_job_elsewhere_has_its_own_share_of_cores_and_its_own_log(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr("cbs_lightning.training.threads.cpu_count", lambda: 64)
+    monkeypatch.setattr("cbs_lightning.training.resources.threads.cpu_count", lambda: 64)
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "6")
     assert cores() == 6
     Board(tmp_path).go_live()

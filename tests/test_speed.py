@@ -13,8 +13,8 @@ import torch
 from cbs_lightning.config.identity import run_directory
 from cbs_lightning.models import ResNet20
 from cbs_lightning.results.store import read_run
-from cbs_lightning.training import memory
 from cbs_lightning.training import train as training
+from cbs_lightning.training.resources import memory
 from cbs_lightning.training.run import run
 from tests.tiny import Tiny
 
@@ -67,7 +67,7 @@ def test_no_step_asks_for_gpus(tiny, monkeypatch, optimizer):
 
 FAULTS = """
 import resource, torch
-from cbs_lightning.training.allocator import freed_memory_kept
+from cbs_lightning.training.resources.allocator import freed_memory_kept
 def faults_of(steps):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(steps):
@@ -82,7 +82,7 @@ BITS = """
 import sys, torch
 from torch.nn.functional import cross_entropy
 from cbs_lightning.models.resnet20 import ResNet20Net
-from cbs_lightning.training.allocator import freed_memory_kept
+from cbs_lightning.training.resources.allocator import freed_memory_kept
 torch.set_num_threads(1)
 torch.manual_seed(0)
 net = ResNet20Net(3, 10).to(memory_format=torch.channels_last).train()

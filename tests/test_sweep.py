@@ -11,7 +11,7 @@ from cbs_lightning.results.result import Status, answers
 from cbs_lightning.results.store import read_run
 from cbs_lightning.sweep.sweep import Sweep
 from cbs_lightning.sweep.sweeper import cells
-from cbs_lightning.training.threads import cores
+from cbs_lightning.training.resources.threads import cores
 from hydra_plugins.cbs_grid_sweeper import GridSweeper
 from tests.conftest import TINY
 
@@ -105,7 +105,7 @@ def test_finished_runs_of_an_earlier_call_are_reused(cli, tmp_path, monkeypatch)
     monkeypatch.setattr(cbs_lightning.training.run, "train", counting)
     outcome = cli(*arguments, "seed=0,1,2")
     assert trained == [2]
-    assert outcome.out.count("known already") == 2
+    assert outcome.out.count("already finished") == 2
     assert found(tmp_path) == [("adam", 256, seed) for seed in (0, 1, 2)]
 
 
@@ -146,9 +146,9 @@ def test_jobs_at_the_same_time_share_the_cores(cli, tmp_path, monkeypatch):
         lambda self, runs, scratch: launched.append(runs) or launcher(self, runs, scratch),
     )
     again = cli(*given, "seed=0,1,2", "jobs=2")
-    assert again.code == 0 and again.out.count("known already") == 3 and launched == []
+    assert again.code == 0 and again.out.count("already finished") == 3 and launched == []
     more = cli(*given, "seed=0,1,2,3", "jobs=2")
-    assert more.code == 0 and more.out.count("known already") == 3 and launched == [1]
+    assert more.code == 0 and more.out.count("already finished") == 3 and launched == [1]
     (new,) = tmp_path.glob("*/*seed3*/result.json")
     assert json.loads(new.read_text())["threads"] == max(1, cores() // 2)
 

@@ -60,12 +60,15 @@ def _nothing_reached(curve: Curve) -> str:
     text = f"no run reached {curve.threshold:g} (b = {tried})."
     if diverged:
         text += f" Diverged at b = {', '.join(map(str, diverged))}."
-    losses = [(run.loss, run.batch_size) for run in whole if run.loss is not None]
+    read = [run for run in whole if run.steps_answered >= run.first_reading]
+    losses = [(run.loss, run.batch_size) for run in read if run.loss is not None]
+    if not read:
+        return f"{text} None ran long enough for a reading by rule {curve.rule}: raise the budget."
     if losses:
         loss, batch_size = min(losses)
         text += f" The closest was {loss:.3g} at b = {batch_size}."
     return (
-        f"{text} A looser stop.loss is answered at once; a larger stop.max_epochs takes training."
+        f"{text} A looser stop.loss is answered at once, a larger stop.max_epochs by more training."
     )
 
 
@@ -144,8 +147,8 @@ class _Review:
         sizes = ", ".join(str(point.batch_size) for point in epochs)
         took = count_of(round(self.least.epochs or 0), "epoch")
         return [
-            f"b = {sizes} all took {took}, which rule epoch cannot tell apart: "
-            "stop.rule=middle does, without training."
+            f"b = {sizes} all took {took}; rule epoch cannot tell them apart, "
+            "stop.rule=middle can, without training."
         ]
 
     def first_reading(self) -> list[str]:
@@ -153,8 +156,8 @@ class _Review:
         if not sizes or not self.least.at_first_reading:
             return []
         return [
-            f"b = {', '.join(map(str, sizes))} met the threshold with the rule's first reading: "
-            "K may be smaller there, which a smaller stop.window would tell."
+            f"b = {', '.join(map(str, sizes))} met the threshold at the rule's first reading, so "
+            "K may be smaller there; a smaller stop.window would show it."
         ]
 
     def ties(self) -> list[str]:
@@ -200,12 +203,12 @@ class _Review:
         found = []
         points = self.curve.points
         if sliced := ", ".join(str(point.batch_size) for point in points if point.sliced):
-            found.append(f"In slices, which any BatchNorm saw instead of batches: b = {sliced}.")
+            found.append(f"In slices, whose statistics BatchNorm used: b = {sliced}.")
         if whole := [p for p in points if p.effective_batch_size < p.batch_size]:
             sizes = ", ".join(str(point.batch_size) for point in whole)
             found.append(f"b = {sizes}: the whole data set, {whole[0].effective_batch_size:,}.")
         if len(self.curve.seeds) == 1:
-            found.append("One seed: seed=0,1,2 tells how far K scatters.")
+            found.append("One seed: seed=0,1,2 shows how much K varies.")
         return found
 
     def in_a_gap(self) -> int | None:

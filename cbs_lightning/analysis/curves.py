@@ -140,16 +140,16 @@ class Curve:
         return tuple(sorted({run.seed for run in runs}))
 
     def measurements(self) -> Measurements:
-        """What the forms are fitted to; b is the effective one, at most the whole data set."""
-        reached = [run for point in self.points for run in point.reached]
+        """What the forms are fitted to; b is the effective one, at most the whole data set.
+
+        A seed's runs of the whole data set are one measurement, whatever b they were asked for.
+        """
+        reached = _distinct(run for point in self.points for run in point.reached)
+        missed = _distinct(run for point in self.points for run in point.missed)
         return measurements(
             [run.effective_batch_size for run in reached],
             [run.steps or 0 for run in reached],
-            [
-                (run.effective_batch_size, run.steps_exceeded)
-                for point in self.points
-                for run in point.missed
-            ],
+            [(run.effective_batch_size, run.steps_exceeded) for run in missed],
         )
 
     @property
@@ -193,6 +193,14 @@ def curves(results: Iterable[Result]) -> list[Curve]:
         first = runs[0]
         found.append(Curve(first.variant, first.optimizer, first.threshold, first.rule, points))
     return found
+
+
+def _distinct(runs: Iterable[Result]) -> list[Result]:
+    """Of those with the same seed and effective batch size the first."""
+    found: dict[tuple[int, int], Result] = {}
+    for run in runs:
+        found.setdefault((run.effective_batch_size, run.seed), run)
+    return list(found.values())
 
 
 def request_of(run: Result) -> Request:

@@ -33,16 +33,16 @@ def recommend(
     *,
     leverage: bool = True,
 ) -> Recommendation:
-    """Say which batch size to use, by the runs of one curve.
+    """Recommend a batch size, given the runs of one curve.
 
     Args:
-        curve: The runs of one variant at one threshold and rule; `curves` makes them of results.
-        within: The share of the least SFO that the range's batch sizes may cost more.
+        curve: The runs of one variant at one threshold and rule, from `curves`.
+        within: How much more than the best one the range's batch sizes may cost, as a share.
         records: What probes measured in runs, by `config_hash`.
-        leverage: Whether to find batch sizes that decide the verdict alone, which takes long.
+        leverage: Whether to look for single batch sizes that decide the verdict, which is slow.
 
     Returns:
-        The range of batch sizes with the fewest gradient evaluations, alternatives, b*, and what
+        The batch size with the fewest gradients, the range around it, alternatives, b*, and what
         the runs leave open.
 
     >>> from cbs_lightning.analysis.curves import curves
@@ -54,15 +54,13 @@ def recommend(
     >>> found.interval[0] < found.critical_batch < found.interval[1]
     True
     >>> found.caveats[0]
-    'One seed: seed=0,1,2 tells how far K scatters.'
+    'One seed: seed=0,1,2 shows how much K varies.'
     """
     comparison = curve.comparison
-    complete = [point for point in curve.distinct_points if point.all_reached]
+    several = sum(point.all_reached for point in curve.distinct_points) > 1
     least, fastest = curve.best, curve.fastest
-    end = largest_within(comparison.data, OVERHEAD)
-    largest = next((point for point in complete if point.effective_batch_size == end), None)
     cheap = _range(curve, within)
-    decisive = comparison.decisive if leverage and len(complete) > 1 else ()
+    decisive = comparison.decisive if leverage and several else ()
     caveats, following = _open_questions(curve, bool(decisive))
     return Recommendation(
         variant=curve.variant,
@@ -77,7 +75,7 @@ def recommend(
         wider_range=_wider_range(curve, cheap),
         least_sfo=_choice(least, least),
         fastest=_choice(fastest, least) if fastest and fastest.seconds else None,
-        largest_within_overhead=_choice(largest, least),
+        largest_within_overhead=_choice(_largest_within_overhead(curve), least),
         probability=comparison.probability,
         critical_batch=comparison.critical_batch,
         interval=_interval(curve),
@@ -89,6 +87,12 @@ def recommend(
         next_batch_size=following,
         predictions=predictions_of(curve, records),
     )
+
+
+def _largest_within_overhead(curve: Curve) -> BatchSizePoint | None:
+    end = largest_within(curve.comparison.data, OVERHEAD)
+    complete = (point for point in curve.distinct_points if point.all_reached)
+    return next((point for point in complete if point.effective_batch_size == end), None)
 
 
 def _open_questions(curve: Curve, decisive: bool) -> tuple[list[str], int | None]:

@@ -16,8 +16,9 @@ from cbs_lightning.analysis.recommend import recommend
 from cbs_lightning.analysis.recommendation import Recommendation
 from cbs_lightning.analysis.summary import summary_rows, usual_request
 from cbs_lightning.analysis.thresholds import AcrossThresholds, across_thresholds
+from cbs_lightning.commands import option
 from cbs_lightning.console import count_of
-from cbs_lightning.errors import UserError
+from cbs_lightning.errors import UserError, did_you_mean
 from cbs_lightning.fit.comparison import WITHIN
 from cbs_lightning.noise.record import NoiseRecord
 from cbs_lightning.results.result import UNFINISHED, Request, Result, Run, answer
@@ -51,7 +52,9 @@ class Question:
             alike = {each for each in known if each == name or fnmatchcase(each, name)}
             if not alike:
                 study = runs[0].directory.parent.name
-                raise UserError(f"VARIANTS={name}: {study} has: {', '.join(known)}")
+                typed = option("variants", name)
+                meant = did_you_mean(name, known)
+                raise UserError(f"{typed}: {meant}{study} has: {', '.join(known)}")
             found |= alike
         return [run for run in runs if run.result.variant in found]
 
@@ -63,8 +66,9 @@ class Question:
             return []
         usual = usual_request(runs)
         count = asked[usual.threshold, usual.rule, usual.window]
-        other = "the others answer from their stored losses; LOSS and RULE ask for another"
-        return [f"  {count} of {len(runs)} runs were asked for this, {other}."]
+        other = "the others are answered from their stored losses"
+        how = f"{option('loss')} and {option('rule')} ask another question"
+        return [f"  {count} of {len(runs)} runs were asked for this, {other}; {how}."]
 
 
 USUAL = Question()
@@ -205,5 +209,5 @@ def left_out(study: Study) -> list[str]:
             lines.append(f"{run.directory}: {result.status}")
         elif result.status is None:
             asked = study.request_in_words
-            lines.append(f"left out {run.directory}: it stopped before {asked} could be told")
+            lines.append(f"left out {run.directory}: it stopped too early to answer {asked}")
     return [*lines, *study.unread_noise]

@@ -17,13 +17,13 @@ from cbs_lightning.results.trajectory import UNKNOWN
 
 SUFFIX = ".curves"
 QUANTITIES = {
-    "loss": "Cross-entropy on training data as training saw it, the mean over a point's steps",
-    "accuracy": "Share of training data classified right as training saw it",
+    "loss": "Cross-entropy on training data as seen during training, the mean over a point's steps",
+    "accuracy": "Share of training data classified correctly, as seen during training",
     "learning_rate": "The optimizer's, the mean over a point's steps",
 }
 ABSCISSAS = {
-    "by_step": "Across: parameter updates.",
-    "by_sfo": "Across, although TensorBoard calls it step: gradient evaluations, steps times b.",
+    "by_step": "x axis: parameter updates.",
+    "by_sfo": "x axis, which TensorBoard labels step: gradient evaluations, steps times b.",
 }
 DESCRIPTIONS = {
     f"{quantity}/{abscissa}": f"{what}. {across}"

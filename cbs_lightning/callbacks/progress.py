@@ -26,7 +26,7 @@ class Progress:
     def __str__(self) -> str:
         loss = f"{self.loss:.3g}" if self.loss is not None else "..."
         epoch = epoch_of(self.steps, self.max_steps, self.steps_per_epoch)
-        return f"{epoch}, loss {loss} (until {self.threshold:g})"
+        return f"{epoch}, loss {loss} (threshold {self.threshold:g})"
 
     @property
     def time_left(self) -> str:

@@ -22,17 +22,17 @@ SCHEDULER = Path("/proc/thread-self/schedstat")  # of Linux: nanoseconds on a co
 
 
 class TrajectoryRecorder(L.Callback):
-    """Holds the run's `trajectory`, an entry per optimizer step, and `seconds`, training alone.
+    """Records the loss of every optimizer step (`trajectory`) and the training time (`seconds`).
 
-    Works in any Trainer, with automatic or manual optimization and gradient accumulation: the loss
-    of a step is the sample-weighted mean of its micro-batches. Values stay on the training device
-    until they are fetched, at the end of an epoch, when a checkpoint is taken, or when somebody
-    asks: only then does training wait for a GPU. A trajectory ends with the first loss that is not
-    finite.
+    Works in any Trainer, with automatic or manual optimization and with gradient accumulation: the
+    loss of a step is the sample-weighted mean over its micro-batches. Values stay on the training
+    device until the end of an epoch, a checkpoint, or a call of `fetch`; only then does training
+    wait for a GPU. A trajectory ends with the first loss that is infinite or NaN.
 
     Args:
-        monitor: a logged metric to take for the loss; None: what `training_step` returns.
-        count_samples: the number of samples in a batch; None: the length of its first tensor.
+        monitor: a logged metric to use as the loss; None: what `training_step` returns.
+        count_samples: a function that returns the number of samples in a batch; None: the length
+            of its first tensor.
 
     Example:
         >>> from cbs_lightning import TrajectoryRecorder

@@ -25,29 +25,32 @@ LOOK_EVERY_ON_STREAM = 100  # steps, of a GPU on data without epochs
 
 
 class StopAtThreshold(L.Callback):
-    """Ends training once the loss meets a threshold, and counts the steps and the SFO it took.
+    """Stops training when the loss reaches a threshold, and counts the steps that took.
 
     Works in any Trainer, with automatic or manual optimization (one optimizer step per call of
-    `training_step`) and gradient accumulation. It looks at the losses at the end of an epoch and
-    every `log_every_n_steps`: a crossing may be noticed late, but is counted where it was. It also
-    ends a run whose loss is not finite. Afterwards `status` says why training ended, and `steps`,
-    `sfo` and `samples` are what the threshold took, None unless it was reached; then they are also
-    logged, as is the `loss` on the way.
+    `training_step`) and with gradient accumulation. The losses are checked at the end of each epoch
+    and every `log_every_n_steps`, so training may go on for a few steps after the threshold was
+    reached; the count is exact. A loss that is infinite or NaN also ends training.
+
+    Afterwards `status` says why training ended. `steps` (K), `sfo` (K times the batch size) and
+    `samples` are None unless the threshold was reached; if it was, they are also logged.
 
     Args:
         loss: the threshold.
-        rule: `epoch`, the mean of an epoch's losses; `window`, the mean over the latest samples;
-            or `middle`, the same, counted at the middle step of those samples.
-        window: samples of `window` and `middle`; None: as many as the data set has.
-        directory: a run directory to write, which `make figures` can read; None: none is written.
-        monitor: a logged metric to take for the loss; None: what `training_step` returns.
-        count_samples: the number of samples in a batch; None: the length of its first tensor.
-        variant: what the run's curve is called in a figure; None: the optimizer's name.
-        batch_size: samples per step; None: the loader's, times the accumulation.
-        seed: to tell runs apart; None: that of `seed_everything`, else 0.
-        recorder: of a run that records by itself.
-        sfo_limit: beyond which a search gives the run up.
-        look_every: steps of such a run between two looks on a GPU; None: once an epoch.
+        rule: `epoch`: the mean loss of an epoch; `window`: the mean over the latest `window`
+            samples, at every step; `middle`: the same mean, dated at the middle of those samples.
+        window: samples in that mean, for `window` and `middle`; None: the size of the data set.
+        directory: a run directory to write, for `make figures`; None: nothing is written.
+        monitor: a logged metric to use as the loss; None: what `training_step` returns.
+        count_samples: a function that returns the number of samples in a batch; None: the length
+            of its first tensor.
+        variant: name of the run's curve in a figure; None: the optimizer's name.
+        batch_size: samples per step; None: the loader's batch size times the accumulation.
+        seed: seed to record; None: that of `seed_everything`, or else 0.
+        recorder: for this project's own runs: the recorder that they have already.
+        sfo_limit: for searches: the SFO above which the run is abandoned.
+        look_every: for this project's own runs: steps between two checks on a GPU; None: once per
+            epoch.
 
     Example:
         >>> from cbs_lightning import StopAtThreshold
@@ -96,15 +99,17 @@ class StopAtThreshold(L.Callback):
 
     @property
     def steps(self) -> int | None:
-        """K, the steps that the threshold took."""
+        """K, the number of steps until the threshold was reached; None if it was not."""
         return self.crossing.steps if self.crossing is not None else None
 
     @property
     def sfo(self) -> int | None:
+        """K times the batch size; None if the threshold was not reached."""
         return self._sfo(self.crossing.steps) if self.crossing is not None else None
 
     @property
     def samples(self) -> int | None:
+        """Samples used until then; None if the threshold was not reached."""
         return self.crossing.samples if self.crossing is not None else None
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:

@@ -15,7 +15,7 @@ from cbs_lightning.console import print_line
 from cbs_lightning.data.loader import InMemoryLoader
 from cbs_lightning.results.result import Status
 
-MAY_DIFFER = "the losses may not be those of an undisturbed run, to the last bit"
+MAY_DIFFER = "the last bits of the losses may differ from those of an uninterrupted run"
 
 
 class TimedCheckpoint(L.Callback):

@@ -15,8 +15,8 @@ OF_HYDRA = {  # keys that have no effect here, with what to do instead
     "hydra.sweep.subdir": "runs make their own directories; set output_dir and study",
     "hydra.output_subdir": "the configuration is in the run's own directory, as config.yaml",
     "hydra.job.chdir": "paths are those of the current directory; set output_dir",
-    "hydra.verbose": "there is no log to make longer; progress.every_seconds=1 prints more "
-    "lines, HYDRA_FULL_ERROR=1 in the environment tracebacks",
+    "hydra.verbose": "for more progress lines set progress.every_seconds=1, for tracebacks "
+    "HYDRA_FULL_ERROR=1 in the environment",
 }
 WITH_VALUE = re.compile(r"-(p|cp|cn|cd|-package|-config-(path|name|dir)|-experimental-rerun)")
 

@@ -1,9 +1,11 @@
 """The command `cbs-train`, which is `python train.py`: one-line errors, exit codes."""
 
+import logging
 import os
 import re
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,8 +53,10 @@ def one_line_errors() -> Iterator[None]:
         return
     os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints its own report and exits
     os.environ[IN_ONE_LINE] = "1"
+    logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # it prints what it raises as well
     sys.argv[1:] = readable(sys.argv[1:])
-    with _terminated_by(signal.SIGTERM), _errors_in_one_line():
+    with _terminated_by(signal.SIGTERM), _errors_in_one_line(), warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*is not available", module="hydra")
         check(sys.argv[1:])
         yield
 
@@ -65,11 +69,16 @@ def _errors_in_one_line() -> Iterator[None]:
         sys.exit(f"error: {visible(describe_hydra_error(error))}")
     except UserError as error:
         sys.exit(f"error: {error}")
+    except UserWarning as warning:
+        missing = re.search(r"path=(.+) is not available", str(warning))
+        if missing is None:
+            raise
+        sys.exit(visible(f"error: hydra.searchpath: {missing[1]}: no such directory"))
     except ValueError as error:
         if "Config group override must be" not in str(error):  # what Hydra says to group=null
             raise
         typed = [word for word in sys.argv[1:] if re.fullmatch(NO_OPTION, word)]
-        sys.exit(f"error: {' '.join(typed)}: a group needs one of its options, or leave it out")
+        sys.exit(f"error: {' '.join(typed)}: choose one of the group's options, or leave it out")
     except KeyboardInterrupt:
         print(INTERRUPTED, file=sys.stderr)
         sys.exit(128 + signal.SIGINT)

@@ -106,7 +106,7 @@ def _run_job(cfg: RunConfig, job: "SweepJob") -> Result | UserError:
         sys.exit(interrupted.exit_code)
     except BusyError as busy:
         job.postponed()
-        print_line(f"{title}: another process works on it; comes last")
+        print_line(f"{title}: locked by another process; retrying at the end")
         return busy
     except UserError as error:
         reason = str(error)
@@ -132,9 +132,9 @@ def _print_interrupted(cfg: RunConfig, title: str, result: Result) -> None:
     found = answer(stored.result, stored.trajectory, request) if stored is not None else result
     if found.status is Status.REACHED:
         what = f"{describe(found)}, before it was interrupted"
-        print_line(f"{title}: {what}; the same command ends it in good order")
+        print_line(f"{title}: {what}; run the same command to finish it")
         return
-    print_line(f"{title}: {describe(result)}; the same command goes on")
+    print_line(f"{title}: {describe(result)}; run the same command to resume")
 
 
 def _check_alone() -> None:

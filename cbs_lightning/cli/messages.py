@@ -2,10 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterable
-from difflib import get_close_matches
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 from hydra._internal.utils import get_args_parser
@@ -16,11 +13,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from cbs_lightning.commands import train_command
 from cbs_lightning.config.composition import compose_whole
-from cbs_lightning.config.grammar import list_of, quoted
+from cbs_lightning.config.grammar import in_quotes, list_of
 from cbs_lightning.config.identity import flatten
 from cbs_lightning.config.trainer_flags import refusal
 from cbs_lightning.console import one_line
-from cbs_lightning.errors import UserError
+from cbs_lightning.errors import UserError, did_you_mean
 from cbs_lightning.search import settings as search_settings
 
 GROUPS = (
@@ -52,39 +49,21 @@ def describe_hydra_error(error: Exception) -> str:
         key, _, value = ambiguous[1].partition("=")
         if key in PATHS:
             one = in_quotes(key, value)
-            return f"{ambiguous[1]}: a comma makes several values; in quotes it is one: {one}"
+            return f"{ambiguous[1]}: a comma separates several values; to pass one, quote it: {one}"
         return f"{ambiguous[1]}: several values make a sweep, which needs -m"
     if swept := re.match(r"Sweeping over Hydra's configuration is not supported : '(.+)'", said):
         key, _, value = swept[1].lstrip("+").partition("=")
         own = f"; type {key.removeprefix(PARAMS)}={value}" if key.startswith(PARAMS) else ""
-        return f"{swept[1]}: keys of Hydra's cannot be swept{own}"
+        return f"{swept[1]}: Hydra's own keys cannot be swept{own}"
     if unknown := re.match(r"Could not override '([^']+)'", said):
         return _unknown_key(unknown[1])
     if there := re.match(r"Could not append to config. An item is already at '([^']+)'", said):
-        return f"+{_typed(there[1], '+')}: there is such a key; type {_typed(there[1], '+')}"
+        return f"+{_typed(there[1], '+')}: this key exists; type {_typed(there[1], '+')}"
     if absent := re.match(r"Could not delete from config. '([^']+)' does not exist", said):
         return f"~{absent[1]}: {_no_such(absent[1])}"
     if (merged := re.match("Error merging override (.+)", said)) and error.__cause__:
         return f"{merged[1]}: {str(error.__cause__).partition(chr(10))[0]}"
     return one_line(said)
-
-
-def did_you_mean(name: str, known: Iterable[str], typed: str = "{}") -> str:
-    """The question with the nearest name, to be followed by what is allowed; or nothing.
-
-    Args:
-        name: what was typed.
-        known: what there is.
-        typed: how it is typed, with {} for the name.
-    """
-    meant = get_close_matches(name, list(known), n=1)
-    return f"did you mean {typed.replace('{}', meant[0], 1)}? " if meant else ""
-
-
-def in_quotes(key: str, value: str) -> str:
-    """How a shell is told the value as it is, past Hydra's grammar."""
-    inner = quoted(value) if '"' in value or "\\" in value else f'"{value}"'
-    return quote(f"{key}={inner}")
 
 
 def _unreadable(override: str, said: str) -> str:
@@ -99,13 +78,13 @@ def _unreadable(override: str, said: str) -> str:
         return "a value is missing beside a comma"
     reason = one_line(said.partition("\n")[0])
     short = value and len(value) <= LONGEST_QUOTED
-    quotes = f"; if it is one text: {in_quotes(key, value)}" if short else ""
+    quotes = f"; to pass it as text: {in_quotes(key, value)}" if short else ""
     return f"cannot be read as key=value ({reason}){quotes}"
 
 
 def _unknown_key(key: str) -> str:
     if f"{key}.".startswith(PARAMS):
-        own = "keys to sweep are typed themselves, such as -m batch_size=4,8"
+        own = "sweep the keys themselves, such as -m batch_size=4,8"
         return f"{_typed(key)}: on the command line {own}"
     if key.startswith("trainer."):
         typed = _typed(key)

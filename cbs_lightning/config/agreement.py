@@ -36,7 +36,7 @@ def warn_of_disagreement(
     if found := list(_differences(stored, cfg, result, left_out)):
         shown = ", ".join(found[:MOST_SHOWN])
         more = f" and {len(found) - MOST_SHOWN} more" if len(found) > MOST_SHOWN else ""
-        _warn(f"{path}: is not what {RESULT} beside it was made with: {shown}{more}")
+        _warn(f"{path}: differs from what {RESULT} beside it was made with: {shown}{more}")
 
 
 def _differences(

@@ -16,7 +16,7 @@ from cbs_lightning.config.optimizer_checks import check_optimizer, require_packa
 from cbs_lightning.config.schema import AUTO, RunConfig, Settings
 from cbs_lightning.config.trainer_flags import check_trainer
 from cbs_lightning.data import ImageDataModule
-from cbs_lightning.errors import ConfigError, require
+from cbs_lightning.errors import ConfigError, did_you_mean, require
 from cbs_lightning.models import Classifier
 from cbs_lightning.models.compilation import CUDA_GRAPHS, MODES, obstacle
 from cbs_lightning.models.torchvision_net import TorchvisionNet, classifier_names
@@ -154,7 +154,7 @@ def _check_arguments(group: str, settings: Settings) -> None:
         allowed |= {key for key in settings if not str(key).startswith("_")}
     if group != "model" or issubclass(built, Classifier):
         allowed -= GIVEN_BY_RUN[group]  # a stranger's model is built of its own settings alone
-    _check_keys(group, settings, allowed | HYDRAS)
+    _check_keys(group, settings, allowed | HYDRAS, built.__name__)
     _check_hydras(group, settings)
 
 
@@ -170,6 +170,8 @@ def _check_hydras(group: str, settings: Settings) -> None:
         OneOf(CONVERSIONS).check(f"{group}._convert_", settings["_convert_"])
 
 
-def _check_keys(group: str, settings: Settings, allowed: set[Any]) -> None:
+def _check_keys(group: str, settings: Settings, allowed: set[Any], built: str) -> None:
     for key in settings:
-        require(key in allowed, f"{group}.{key!s}", settings[key], one_of(allowed - HYDRAS))
+        meant = did_you_mean(str(key), allowed - HYDRAS, f"{group}.{{}}")
+        reason = f"{built} has no such setting; {meant}{one_of(allowed - HYDRAS)}"
+        require(key in allowed, f"{group}.{key!s}", settings[key], reason)

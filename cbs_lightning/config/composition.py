@@ -26,16 +26,16 @@ OF_HYDRA_AND_SWEEP = ("hydra", "sweep")  # what a run itself is not told
 
 
 def compose(overrides: list[str]) -> RunConfig:
-    """The configuration that `python train.py <overrides>` runs with.
+    """Build the configuration that `python train.py <overrides>` would use.
 
     Args:
-        overrides: as on the command line, such as `["optimizer=sgd", "batch_size=8"]`.
+        overrides: keys as on the command line, such as `["optimizer=sgd", "batch_size=8"]`.
 
     Returns:
-        The typed configuration, with every key checked that can be without torch.
+        The typed configuration. Everything that can be checked without torch has been checked.
 
     Raises:
-        UserError: for a key that does not exist or a value that it may not have.
+        UserError: a key does not exist, or its value is not allowed.
 
     Example:
         >>> from cbs_lightning import compose
@@ -70,7 +70,7 @@ def complete(cfg: DictConfig, hydra: Any) -> RunConfig:
     }
     for group in GROUPS:
         if names[group] is None:
-            raise UserError(f"~{group}: a run needs {group}; another one: {group}=<option>")
+            raise UserError(f"~{group}: a run needs {group}; choose another with {group}=<option>")
     values = _plain(cfg)
     if values.get("repeat") is not None:
         _read(values, names)

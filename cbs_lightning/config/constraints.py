@@ -72,7 +72,7 @@ class Members:
     def check(self, key: str, value: Any) -> None:
         for name, settings in value.items():
             valid = re.fullmatch(r"\w[\w-]*", str(name)) is not None
-            require(valid, f"{key}.{name}", settings, "a name has letters, digits, _ and - alone")
+            require(valid, f"{key}.{name}", settings, "a name has only letters, digits, _ and -")
             allowed = f"must be a group of keys, such as {key}.{name}._target_=<class>"
             require(isinstance(settings, dict), f"{key}.{name}", settings, allowed)
 

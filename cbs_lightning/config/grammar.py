@@ -1,6 +1,7 @@
 """Values as Hydra's command line reads them."""
 
 import re
+from shlex import quote
 
 
 def quoted(text: str) -> str:
@@ -13,3 +14,9 @@ def quoted(text: str) -> str:
 def list_of(texts: list[str]) -> str:
     """The texts as one value, a list."""
     return f"[{','.join(map(quoted, texts))}]"
+
+
+def in_quotes(key: str, value: str) -> str:
+    """How a shell is told the value as it is, past Hydra's grammar."""
+    inner = quoted(value) if '"' in value or "\\" in value else f'"{value}"'
+    return quote(f"{key}={inner}")

@@ -11,7 +11,7 @@ from hydra.utils import get_object, instantiate
 from cbs_lightning.config.constraints import Flag, Positive, Whole, is_fraction, is_number, one_of
 from cbs_lightning.config.schema import Settings
 from cbs_lightning.errors import ConfigError, require
-from cbs_lightning.optim.groups import CONDITIONS, KEY
+from cbs_lightning.optim.groups import CONDITIONS, KEY, conditions_of
 
 # Packages that are not installed with this project, and its extras that install them.
 EXTRAS = {"pytorch_optimizer": "optimizers", "schedulefree": "optimizers"}
@@ -96,6 +96,10 @@ def _check_groups(groups: Any, target: str) -> None:
         if "lr" in rule:
             Positive().check(f"{prefix}.lr", rule["lr"])
         _check_values(prefix, rule, target)
+    first, *others = [name for name, rule in groups.items() if not conditions_of(rule)] or [None]
+    for name in others:
+        reason = f"has no conditions, and neither has {first}, which takes every parameter left"
+        raise ConfigError(f"optimizer.{KEY}.{name}", groups[name], reason)
 
 
 def _check_conditions(prefix: str, rule: Settings) -> None:

@@ -5,8 +5,7 @@ everything downstream takes that.
 """
 
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
-from difflib import get_close_matches
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from enum import Enum
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -25,7 +24,7 @@ from cbs_lightning.config.constraints import (
     Single,
     Whole,
 )
-from cbs_lightning.errors import ConfigError, UserError, require
+from cbs_lightning.errors import ConfigError, UserError, did_you_mean, require
 from cbs_lightning.optim.learning_rate import Scaling
 from cbs_lightning.optim.scaling import BatchSizeRules, DecayScaling, ScalingRule
 from cbs_lightning.results.trajectory import RuleName
@@ -77,6 +76,11 @@ class NoiseConfig:
     trials: Annotated[int, Whole(0)] = 4  # pairs of trial steps of a probe
     products: Annotated[int, Whole(0)] = 3  # Hessian-vector products of a probe
     branches: Annotated[bool, Flag()] = False
+    branch_steps: Annotated[int, Whole(8, 100_000)] = 40  # steps of each branch
+    branch_factors: Annotated[list[float], Factors()] = field(  # times b: their batch sizes
+        default_factory=lambda: [0.5, 1, 2, 4]
+    )
+    branch_repeats: Annotated[int, Whole(1, 1000)] = 2  # branches of each batch size
     theorem: Annotated[bool, Flag()] = False
 
 
@@ -94,10 +98,10 @@ class Names:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """All that a run is told: what `compose` returns and `run` takes.
+    """The complete configuration of a run: what `compose` returns and `run` takes.
 
-    `data`, `model`, `optimizer`, `scheduler` and `trainer` are the settings of what is
-    instantiated, `callbacks` and `logger` those of any number of objects, by names.
+    `data`, `model`, `optimizer`, `scheduler` and `trainer` hold the class and arguments of one
+    object each; `callbacks` and `logger` those of any number of objects, by name.
 
     Example:
         >>> from dataclasses import replace
@@ -190,7 +194,7 @@ def read(schema: type[Schema], values: Any, prefix: str = "", **given: Any) -> S
             )
     for name in sorted(set(names) - set(values)):
         if known[name].default is MISSING:
-            raise UserError(f"{prefix}{name}: was removed, but is needed")
+            raise UserError(f"{prefix}{name}: is needed and cannot be removed")
     found = {
         name: _value(hints[name], f"{prefix}{name}", values[name])
         for name in names
@@ -213,9 +217,7 @@ def _value(hint: Any, key: str, value: Any) -> Any:
 
 def _no_such(key: str, prefix: str, names: list[str]) -> str:
     allowed = sorted(prefix + name for name in names)
-    meant = get_close_matches(key, allowed, n=1)
-    hint = f"; did you mean {meant[0]}?" if meant else ";"
-    return f"no such key{hint} allowed: {', '.join(allowed)}"
+    return f"no such key; {did_you_mean(key, allowed)}allowed: {', '.join(allowed)}"
 
 
 def _group(key: str) -> str:

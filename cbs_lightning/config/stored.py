@@ -36,10 +36,10 @@ def read_stored(repeat: Any) -> tuple[Path, Settings]:
         raise ConfigError("repeat", repeat, f"cannot be read ({reason}); {ALLOWED}") from error
     # An interpolation can read variables of this machine, and make a target of a string.
     if any("${" in text for text in _texts(stored)):
-        raise ConfigError("repeat", repeat, "a stored configuration has no interpolations")
+        raise ConfigError("repeat", repeat, "a stored configuration may not have interpolations")
     names = stored.get("names") if isinstance(stored, dict) else None
     if not isinstance(names, dict) or any(name not in names for name in NAMES):
-        raise ConfigError("repeat", repeat, f"is no run's configuration; {ALLOWED}")
+        raise ConfigError("repeat", repeat, f"is not a run's configuration; {ALLOWED}")
     return path, cast(Settings, stored)
 
 
@@ -58,9 +58,9 @@ def _parsed(text: str) -> Any:
     depth = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
-            raise ValueError("a stored configuration has no anchors and aliases")
+            raise ValueError("a stored configuration may not have anchors and aliases")
         if getattr(event, "tag", None) is not None:
-            raise ValueError(f"a stored configuration has no tags, such as {event.tag}")
+            raise ValueError(f"a stored configuration may not have tags, such as {event.tag}")
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST:

@@ -1,12 +1,11 @@
 """Lightning's Trainer: which of its flags are passed on, and which key to use instead of others."""
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any
 
 from cbs_lightning.config.constraints import Flag, OneOf, Positive, Whole, is_number, one_of
 from cbs_lightning.config.schema import Settings
-from cbs_lightning.errors import ConfigError, require
+from cbs_lightning.errors import ConfigError, did_you_mean, require
 
 GPUS = {"gpu": ("cuda", "mps"), "cuda": ("cuda",), "mps": ("mps",)}  # what each accelerator needs
 ACCELERATORS = ("auto", "cpu", *GPUS)
@@ -89,9 +88,8 @@ def refusal(key: str) -> str | None:
         return None
     if key in INSTEAD:
         return INSTEAD[key]
-    meant = get_close_matches(key, [*PASSED_ON, *INSTEAD], n=1)
-    hint = f"; did you mean trainer.{meant[0]}?" if meant else ";"
-    return f"no such key{hint} {one_of(f'trainer.{each}' for each in PASSED_ON)}"
+    meant = did_you_mean(key, [*PASSED_ON, *INSTEAD], "trainer.{}")
+    return f"no such key; {meant}{one_of(f'trainer.{each}' for each in PASSED_ON)}"
 
 
 def steps_must_be_single(trainer: Settings) -> list[str]:

@@ -38,5 +38,5 @@ def _path() -> Path:
     package = find_spec("sklearn")
     path = Path(package.origin).parent / FILE if package and package.origin else None
     if path is None or not path.exists():
-        raise DataError("data=digits: they come with scikit-learn, which lacks them here")
+        raise DataError("data=digits: missing from scikit-learn, which should be reinstalled")
     return path

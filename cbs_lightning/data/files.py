@@ -1,5 +1,6 @@
 """A data set's files on disk: checked by size and checksum, fetched whole or not at all."""
 
+import gzip
 import hashlib
 import shutil
 import tempfile
@@ -44,9 +45,23 @@ def _problem(path: Path, expected: Checksum) -> str | None:
             return f"{size} bytes, should be {expected.size}"
         with path.open("rb") as file:
             md5 = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False))
+    except FileNotFoundError:
+        return _packed(path.with_name(f"{path.name}.gz"))
     except OSError as error:
         return error.strerror or type(error).__name__
     return None if md5.hexdigest() == expected.md5 else "not the original file (wrong checksum)"
+
+
+def _packed(path: Path) -> str:
+    """What is wrong where a file is missing, and may be there under this name."""
+    try:
+        with gzip.open(path) as file:
+            file.read(1)
+    except FileNotFoundError:
+        return "missing"
+    except (OSError, EOFError) as error:
+        return f"missing, and {path.name} beside it cannot be unpacked ({error})"
+    return f"missing, but {path.name} is there: unpack it with gunzip {path}"
 
 
 class InsecureError(URLError):

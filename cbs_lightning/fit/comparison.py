@@ -27,10 +27,11 @@ WITHIN = 0.1  # of the least K·b
 
 @dataclass(frozen=True, eq=False)
 class Comparison(Sequence[Fit]):
-    """What the runs support: b* and its neighbourhood, by all curves that the runs leave possible.
+    """What the runs say about b* and the batch sizes around it.
 
-    `critical_batch` is None where the probability of an interior minimum of K·b is below 0.9, and
-    `reason` says why. It is also a sequence of `Fit`, the three named forms, the best first.
+    The answer averages over all curves that agree with the runs, without assuming a formula.
+    `critical_batch` is None if the probability of an interior minimum of K·b is below 0.9; `reason`
+    says why. A comparison is also a sequence of `Fit`: the three named formulas, best first.
 
     Example:
         >>> from cbs_lightning import compare
@@ -56,7 +57,7 @@ class Comparison(Sequence[Fit]):
 
     @property
     def best(self) -> Fit:
-        """Of the named forms, that which fits best."""
+        """The named formula that fits best."""
         return self.fits[0]
 
     @property
@@ -65,35 +66,35 @@ class Comparison(Sequence[Fit]):
 
     @cached_property
     def posterior(self) -> Posterior | None:
-        """The curves that the runs leave possible; None where no run reached the threshold."""
+        """All curves that agree with the runs; None if no run reached the threshold."""
         return posterior(self.data) if self.data.distinct else None
 
     @property
     def probability(self) -> float:
-        """Of an interior minimum of K·b inside the batch sizes run; 0 where no run reached."""
+        """Probability that K·b has a minimum inside the batch sizes run; 0 if no run reached."""
         return self.posterior.probability if self.posterior else 0.0
 
     @property
     def critical_batch(self) -> float | None:
-        """b*, the median of the curves' that have one; None where none is claimed."""
+        """b*: the median over the curves that have a minimum; None if none is claimed."""
         if self.reason or self.posterior is None:
             return None
         return self.posterior.critical_batch
 
     def interval(self, level: float = 0.9) -> tuple[float, float]:
-        """Where b* lies with probability `level`; an end of 0 or infinity is open.
+        """The interval that contains b* with probability `level`.
 
-        Open means: b* may lie beyond the smallest or the largest batch size run.
+        An end of 0 or infinity is open: b* may lie beyond the smallest or largest batch size run.
         """
         open_unit("level", level)
         return self.posterior.interval(level) if self.posterior else (0.0, math.inf)
 
     def range(self, within: float = WITHIN, level: float = 0.9) -> Range | None:
-        """The batch sizes run that cost at most 1 + `within` times the least K·b.
+        """The range of batch sizes whose K·b is at most 1 + `within` times the smallest.
 
-        It is the widest span about the measured minimum of which that is at least `level` sure,
-        else the surest one; `confidence` says how sure. None where no batch size reached the
-        threshold with all its runs.
+        This is the widest range around the measured minimum for which that has at least the
+        probability `level`, or else the most probable range; `confidence` is its probability. None
+        if no batch size reached the threshold with all its runs.
         """
         open_unit("level", level)
         share = positive("within", within)
@@ -106,7 +107,7 @@ class Comparison(Sequence[Fit]):
     @overload
     def steps(self, b: ArrayLike) -> float | Floats: ...
     def steps(self, b: ArrayLike) -> float | Floats:
-        """K(b), the median of all curves; nan where no run reached."""
+        """K(b), the median over all curves; nan if no run reached the threshold."""
         sizes = np.atleast_1d(positive_array("b", b))
         if self.posterior is None:
             found = np.full(len(sizes), np.nan)
@@ -120,20 +121,20 @@ class Comparison(Sequence[Fit]):
         return found if found.ndim else float(found)
 
     def band(self, b: ArrayLike, level: float = 0.9) -> tuple[Floats, Floats] | None:
-        """Between which K of the curve lies with probability `level`, at every b."""
+        """Bounds that contain the curve K(b) with probability `level`, at each b."""
         open_unit("level", level)
         sizes = np.atleast_1d(positive_array("b", b))
         return self.posterior.band(sizes, level) if self.posterior else None
 
     def prediction_band(self, b: ArrayLike, level: float = 0.9) -> tuple[Floats, Floats] | None:
-        """Between which K of a further run lies with probability `level`, at every b."""
+        """Bounds that contain K of one more run with probability `level`, at each b."""
         open_unit("level", level)
         sizes = np.atleast_1d(positive_array("b", b))
         return self.posterior.prediction_band(sizes, level) if self.posterior else None
 
     @property
     def formula_probability(self) -> float:
-        """That a formula fits; the rest is of the smooth curve, which assumes none."""
+        """Probability that one of the formulas fits, rather than a smooth curve without one."""
         return 1 - self.posterior.families["smooth"] if self.posterior else math.nan
 
     @cached_property
@@ -189,20 +190,20 @@ class Comparison(Sequence[Fit]):
 
 
 def compare(batch_sizes: ArrayLike, steps: ArrayLike, unreached: Unreached = None) -> Comparison:
-    """Say what the runs support, and fit all named forms.
+    """Find b* from the steps that runs needed, and fit all named formulas.
 
-    The forms are ranked by how well they fit the batch sizes' means, with a penalty per parameter.
-    `nested`, of which the others are special cases, comes first only where it is clearly better.
+    The formulas are ranked by how well they fit the mean of each batch size, with a penalty per
+    parameter. `nested` contains the other two and comes first only if it is clearly better.
 
     Args:
-        batch_sizes: The batch size of each run that reached the threshold; repeated where there
-            are several seeds.
+        batch_sizes: The batch size of each run that reached the threshold; repeat it for several
+            seeds.
         steps: K of each of these runs, in the same order.
         unreached: The runs that did not reach it, as in `fit`.
 
     Returns:
         The probability of an interior minimum of K·b, b* with its interval, the range of batch
-        sizes that cost little more, bands, the forms' fits and the measured minimum.
+        sizes that cost little more, bands, the fitted formulas and the measured minimum.
 
     >>> sizes, steps = [4, 8, 16, 32, 64, 128, 256], [1800, 560, 270, 170, 121, 101, 90]
     >>> found = compare(sizes, steps)

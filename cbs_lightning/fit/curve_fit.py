@@ -229,15 +229,15 @@ def fit(
     """Fit one model to the steps that runs needed to reach the threshold.
 
     Args:
-        batch_sizes: The batch size of each run that reached it; repeated where there are several
-            seeds.
+        batch_sizes: The batch size of each run that reached it; repeat it for several seeds.
         steps: K of each of these runs, in the same order.
         model: "nested", "iiduka" (the paper's) or "mccandlish".
-        unreached: The runs that did not reach it, which count as right-censored: batch size ->
-            steps run (or a list of them, for several seeds), pairs of both, or just batch sizes.
+        unreached: The runs that did not reach it, which count as right-censored. Either a mapping
+            from batch size to steps run (or a list of them, for several seeds), or pairs of both,
+            or just batch sizes.
 
     Returns:
-        The curve, with b* where it has one.
+        The fitted curve, with b* if it has one.
 
     Raises:
         ValueError: The model is unknown, or the numbers are not positive.

@@ -79,7 +79,7 @@ class Pole:
 
     @cached_property
     def _span(self) -> tuple[float, float]:
-        return math.log(self.first * LEAST_POLE), math.log(self.reached)
+        return math.log(self.first * LEAST_POLE), math.log(self.reached) - 1e-9
 
     @property
     def log_share(self) -> float:

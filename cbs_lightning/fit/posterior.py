@@ -19,12 +19,11 @@ from cbs_lightning.fit.measurements import Measurements
 from cbs_lightning.fit.sampling import sample
 from cbs_lightning.fit.scatter import Runs, draw_scatter
 
-CURVES = 2000
-MOVES = 6  # Metropolis steps at each power of the likelihood
+CURVES = 1500
 PER_OCTAVE = 24  # batch sizes at which K·b is looked at for its minimum
-# Prior probabilities. Half of the formulas' have no pole, and so no interior minimum of K·b.
-PRIOR = {"scaling": 1 / 3, "pole": 1 / 3, "smooth": 1 / 3}
-NOISE = (0.08, 0.9)  # of log K between seeds: median, and standard deviation of the log
+# Prior probabilities: real curves leave every formula. An interior minimum of K·b has about 0.3.
+PRIOR = {"scaling": 0.15, "pole": 0.2, "smooth": 0.65}
+NOISE = (0.1, 1.2)  # of log K between seeds: median, and standard deviation of the log
 MISFIT = (0.02, 0.9)  # the same of what a curve misses a batch size by
 LEVEL_SPREAD = 0.4  # standard deviation of a curve's level about the mean of the runs
 
@@ -130,10 +129,13 @@ class Posterior:
         return float(np.median(np.hypot(self.noise, self.misfit)))
 
     def interval(self, level: float) -> tuple[float, float]:
-        """Where b* lies with probability `level`: open, 0 or infinite, beyond the batch sizes."""
-        tail = (1 - level) / 2
+        """Where b* lies with probability `level`: open, 0 or infinite, beyond the batch sizes.
+
+        A curve's b* is known to half a step of the grid.
+        """
+        tail, half_step = (1 - level) / 2, math.sqrt(self.grid[1] / self.grid[0])
         low, high = np.quantile(self.critical, [tail, 1 - tail], method="inverted_cdf")
-        return min(float(low), self.last), max(float(high), self.first)
+        return min(float(low) / half_step, self.last), max(float(high) * half_step, self.first)
 
     def band(self, sizes: ArrayLike, level: float) -> tuple[Floats, Floats]:
         """Between which K of the curve lies with probability `level`, at each batch size."""
@@ -191,7 +193,7 @@ def posterior(
     found, log_weight = {}, {}
     for name, family in families.items():
         model = _Model(family, runs)
-        points, log_evidence = sample(model.log_likelihood, model.parameters, curves, MOVES)
+        points, log_evidence = sample(model.log_likelihood, model.parameters, curves)
         found[name] = model.curves(points)
         log_weight[name] = math.log(PRIOR[name]) + family.log_share + log_evidence
     highest = max(log_weight.values())

@@ -52,7 +52,17 @@ class Probe:
     c_hvp_se: float | None = None
     batch_size: int | None = None  # samples of each of the probe's batches
     batches: int | None = None  # that gradients were taken of
+    # Of branches at several batch sizes: level = L∞ + N/b, decrease per step = a - c/b.
     branches: list[dict[str, Any]] = field(default_factory=list)
+    level_limit: float | None = None  # L∞
+    noise_level: float | None = None  # N
+    a_branches: float | None = None
+    a_branches_se: float | None = None
+    c_branches: float | None = None
+    c_branches_se: float | None = None
+    local_critical_batch: float | None = None  # 2c/a
+    local_critical_batch_interval: Interval | None = None  # 90 %
+    local_critical_batch_reason: str | None = None  # why there is none
 
 
 @dataclass(frozen=True)
@@ -98,6 +108,7 @@ class NoiseRecord:
     estimators: dict[str, Estimate] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)  # of the probes, as asked for
     notes: list[str] = field(default_factory=list)  # what to know of the measurement
+    schedule: dict[str, int] | None = None  # samples: batch size, as branches suggest it
     theorem: dict[str, Any] | None = None
     schema_version: int = SCHEMA_VERSION
 

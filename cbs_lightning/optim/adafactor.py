@@ -97,4 +97,4 @@ def _second_moment(state: dict[str, Any], square: Tensor, forget: float) -> Tens
 def _rms(tensors: Tensors | tuple[Tensor, ...]) -> Tensors:
     """The root mean square of each, as a tensor on its device."""
     norms = torch._foreach_norm(tensors)
-    return list(torch._foreach_mul(norms, [tensor.numel() ** -0.5 for tensor in tensors]))
+    return list(torch._foreach_mul(norms, [max(1, tensor.numel()) ** -0.5 for tensor in tensors]))

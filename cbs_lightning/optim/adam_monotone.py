@@ -11,11 +11,11 @@ from cbs_lightning.optim.foreach import ForeachOptimizer, State, Tensors
 class AdamMonotone(ForeachOptimizer):
     """Algorithm 1 with v_hat_k = max(v_hat_{k-1}, v_k / (1 - beta2^{k+1})), label `max_1`.
 
-    torch's Adam(amsgrad=True) takes the maximum before the bias correction, so that what it
-    divides by is not monotone. `eps` is added to the root as torch does; Algorithm 1 has none.
+    torch's Adam(amsgrad=True) takes the maximum before the bias correction, so its denominator is
+    not monotone. `eps` is added to the root, as in torch; Algorithm 1 has none.
 
     Args:
-        params: what to optimize, as for any torch optimizer.
+        params: parameters or parameter groups, as for any torch optimizer.
         lr: learning rate.
         betas: decay rates of the first and second moments.
         eps: added to the root of the second moments.

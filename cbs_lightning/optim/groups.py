@@ -42,8 +42,9 @@ def make_optimizer(
         named_parameters: the module's, in its order.
 
     Returns:
-        The optimizer. A parameter is in the first group whose conditions it meets, or in a last one
-        with the optimizer's own settings where it meets none.
+        The optimizer. A parameter is in the first group whose conditions it meets. One that meets
+        none is in the group without conditions or, where there is none, in a last one with the
+        optimizer's own settings.
 
     Raises:
         ConfigError: for a group with conditions that no parameter is left for.
@@ -70,8 +71,8 @@ def _grouped(named: Named, groups: Mapping[str, Mapping[str, Any]]) -> list[dict
     outer = {*matrices[:1], *matrices[-1:]}
     left = list(named)
     found: list[dict[str, Any]] = []
-    for group, rule in groups.items():
-        conditions = {key: rule[key] for key in CONDITIONS if rule.get(key) is not None}
+    for group, rule in sorted(groups.items(), key=lambda item: not conditions_of(item[1])):
+        conditions = conditions_of(rule)
         members = [each for each in left if _meets(*each, conditions, outer)]
         if conditions and not members:
             raise ConfigError(f"optimizer.{KEY}.{group}", conditions, _nothing_left(left))
@@ -82,6 +83,11 @@ def _grouped(named: Named, groups: Mapping[str, Mapping[str, Any]]) -> list[dict
     if left:
         found.append({"params": [parameter for _, parameter in left]})
     return found
+
+
+def conditions_of(rule: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a group; without any, it takes what no other group does."""
+    return {key: rule[key] for key in CONDITIONS if rule.get(key) is not None}
 
 
 def _meets(
@@ -99,4 +105,4 @@ def _nothing_left(left: Named) -> str:
     shown = [f"{name} {tuple(parameter.shape)}" for name, parameter in left[:MOST_SHOWN]]
     more = f" and {len(left) - MOST_SHOWN} more" if len(left) > MOST_SHOWN else ""
     there_are = f"there are {', '.join(shown)}{more}" if shown else "there is none left"
-    return f"no parameter of the net is so; {there_are}"
+    return f"no parameter of the net meets these conditions; {there_are}"

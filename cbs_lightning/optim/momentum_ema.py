@@ -15,7 +15,7 @@ class MomentumEMA(ForeachOptimizer):
     rate 1 / (1 - beta) times larger; with dampening=beta its first buffer is g, not (1 - beta) g.
 
     Args:
-        params: what to optimize, as for any torch optimizer.
+        params: parameters or parameter groups, as for any torch optimizer.
         lr: learning rate.
         momentum: the decay rate beta of the average.
 

@@ -71,8 +71,10 @@ class Muon(ForeachOptimizer):
             "ns_coefficients": ns_coefficients, "ns_steps": ns_steps, "adjust_lr": adjust_lr,
             "weight_decay": weight_decay, "betas": betas, "eps": eps, "algorithm": algorithm,
         }  # fmt: skip
-        if len(ns_coefficients) != 3 or ns_steps < 1:
-            raise ValueError("three ns_coefficients and one of ns_steps or more are needed")
+        if not _are_three_numbers(ns_coefficients):
+            raise ValueError(f"ns_coefficients must be three numbers, not {ns_coefficients}")
+        if not isinstance(ns_steps, int) or ns_steps < 1:
+            raise ValueError(f"ns_steps must be a whole number >= 1, not {ns_steps}")
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -97,6 +99,11 @@ class Muon(ForeachOptimizer):
             _orthogonal_step(group, params, grads, state["average"])
         else:
             _adam_step(group, params, grads, state)
+
+
+def _are_three_numbers(values: Any) -> bool:
+    is_sequence = isinstance(values, Sequence) and len(values) == 3
+    return is_sequence and all(isinstance(value, int | float) for value in values)
 
 
 def _adam_step(group: dict[str, Any], params: Tensors, grads: Tensors, state: State) -> None:

@@ -62,7 +62,8 @@ class BatchSizeRules:
         if missing:
             allowed = " and ".join(f"optimizer.{name}" for name in NEEDED[rule])
             reason = f"needs {allowed}, and {optimizer} has no {' and no '.join(missing)}"
-            raise ConfigError(key, rule, f"{reason}; allowed with it: linear, none")
+            others = [each for each in ScalingRule if {*NEEDED.get(each, ())} <= {*settings}]
+            raise ConfigError(key, rule, f"{reason}; allowed with it: {', '.join(sorted(others))}")
         decays = self.weight_decay_scaling is DecayScaling.NONE or "weight_decay" in settings
         allowed = f"{optimizer} has no optimizer.weight_decay; allowed with it: none"
         require(decays, "weight_decay_scaling", self.weight_decay_scaling, allowed)

@@ -2,15 +2,17 @@
 
 import argparse
 import math
+import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 from cbs_lightning.analysis.study import Question
-from cbs_lightning.commands import train_command
+from cbs_lightning.commands import option, output_directory, train_command
 from cbs_lightning.console import print_line, print_lines, visible
-from cbs_lightning.errors import PartlyDoneError, UserError, output_errors
+from cbs_lightning.errors import PartlyDoneError, UserError, did_you_mean, output_errors
 from cbs_lightning.fit.comparison import WITHIN
 from cbs_lightning.results.store import studies
 from cbs_lightning.results.trajectory import RuleName
@@ -21,17 +23,7 @@ def for_every_study(description: str | None, write: Callable[[Path, Question], l
 
     What cannot be written of a study is told at the end, in a line each; the others are written.
     """
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("output_dir", type=Path, nargs="?", default=Path("outputs"))
-    parser.add_argument("--study", help="only this one")
-    parser.add_argument("--loss", help="the threshold; without it that of most runs")
-    parser.add_argument(
-        "--rule", help=f"one of {', '.join(RuleName)}; without it that of most runs"
-    )
-    parser.add_argument("--window", help="samples of the rules window and middle")
-    parser.add_argument("--within", help="share of the least SFO, for the range; 0.1 without it")
-    parser.add_argument("--variants", help="only these, such as 'adam,sgd*'")
-    arguments = parser.parse_args()
+    arguments = _parser(description).parse_args()
     output_dir: Path = arguments.output_dir
     question = _question(arguments)
     found = [path for path in studies(output_dir) if arguments.study in (None, path.name)]
@@ -47,25 +39,60 @@ def for_every_study(description: str | None, write: Callable[[Path, Question], l
             errors.append(str(error))
     if errors:
         sys.exit("\n".join(f"error: {line}" for line in errors))
-    if not output_dir.is_dir():
-        sys.exit(f"error: OUTPUT_DIR={output_dir}: no such directory")
+    check_output_dir(output_dir)
     if not found and arguments.study and (names := [path.name for path in studies(output_dir)]):
-        allowed = visible(", ".join(names))
-        sys.exit(f"error: STUDY={visible(arguments.study)}: allowed: {allowed}")
+        allowed = f"{did_you_mean(arguments.study, names)}allowed: {', '.join(names)}"
+        sys.exit(visible(f"error: {option('study', arguments.study)}: {allowed}"))
     if not found:
         one, study = train_command(), f"{train_command()} -m experiment=digits"
         print_line(f"{output_dir}: no runs yet; {one} makes one, {study} a whole study")
 
 
+class OneLineParser(argparse.ArgumentParser):
+    """Tells of a mistake in one line, with the option that may have been meant."""
+
+    def error(self, message: str) -> NoReturn:
+        known = list(self._option_string_actions)
+        typed = re.search(r"--[\w-]+", message)
+        meant = did_you_mean(typed[0], known) if typed and typed[0] not in known else ""
+        sys.exit(f"error: {visible(message)}; {meant}see {self.prog} --help")
+
+
+def check_output_dir(output_dir: Path) -> None:
+    """Exits unless it is there."""
+    if not output_dir.is_dir():
+        sys.exit(visible(f"error: {output_directory(output_dir)}: no such directory"))
+
+
+def _parser(description: str | None) -> argparse.ArgumentParser:
+    usual = "default: that of most runs"
+    parser = OneLineParser(description=description)
+    parser.add_argument(
+        "output_dir", type=Path, nargs="?", default=Path("outputs"), help="default: outputs"
+    )
+    parser.add_argument("--study", help="a folder in output_dir; default: all")
+    parser.add_argument("--variants", help="names, such as 'adam,sgd*'; default: all")
+    parser.add_argument("--loss", help=f"loss threshold; {usual}")
+    parser.add_argument("--rule", help=f"{', '.join(RuleName)}; {usual}")
+    parser.add_argument(
+        "--window", help=f"samples that the rules window and middle average over; {usual}"
+    )
+    parser.add_argument(
+        "--within", help="extra SFO allowed in the recommended range, as a share; default: 0.1"
+    )
+    return parser
+
+
 def _question(given: argparse.Namespace) -> Question:
-    """What the command line asks, by the names that `make` has for it; exits where it cannot be."""
+    """What the command line asks; exits where it cannot be."""
     if given.rule is not None and given.rule not in list(RuleName):
-        sys.exit(f"error: RULE={visible(given.rule)}: must be one of {', '.join(RuleName)}")
+        allowed = f"{did_you_mean(given.rule, RuleName)}must be one of {', '.join(RuleName)}"
+        sys.exit(visible(f"error: {option('rule', given.rule)}: {allowed}"))
     return Question(
-        _number("LOSS", given.loss),
+        _number("loss", given.loss),
         given.rule and RuleName(given.rule),
-        _whole("WINDOW", given.window),
-        _number("WITHIN", given.within) or WITHIN,
+        _whole("window", given.window),
+        _number("within", given.within) or WITHIN,
         given.variants,
     )
 
@@ -74,10 +101,10 @@ def _number(name: str, text: str | None) -> float | None:
     with suppress(ValueError):
         if text is None or 0 < float(text) < math.inf:
             return None if text is None else float(text)
-    sys.exit(f"error: {name}={visible(str(text))}: must be a number > 0")
+    sys.exit(visible(f"error: {option(name, text)}: must be a number > 0"))
 
 
 def _whole(name: str, text: str | None) -> int | None:
     if text is None or (text.isdecimal() and int(text) > 0):
         return None if text is None else int(text)
-    sys.exit(f"error: {name}={visible(text)}: must be a whole number >= 1")
+    sys.exit(visible(f"error: {option(name, text)}: must be a whole number >= 1"))

@@ -67,6 +67,8 @@ def draw_sweep(study_directory: Path) -> None:
 def _curves(study_directory: Path) -> list[Curve]:
     """The curves of the runs that can be read."""
     found = {}
+    if not study_directory.is_dir():  # before its first run began
+        return []
     for directory in run_directories(study_directory):
         try:
             found[directory] = read_result(directory)

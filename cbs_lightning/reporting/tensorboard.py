@@ -100,7 +100,7 @@ def _remove_curve(directory: Path) -> None:
 
 def _curve_events(curve: Curve, octaves: bool) -> bytes:
     asked = curve.request.describe()
-    missing = "A batch size that not all seeds reached it with has no point."
+    missing = "Batch sizes at which not all seeds reached it have no point."
     group, scale = (OCTAVES, 1) if octaves else (HUNDREDTHS, 100)
     descriptions = {
         f"{group}/{quantity}": f"{what}: {asked}, the median over seeds. {missing}"

@@ -1,12 +1,13 @@
 """TensorBoard on the studies below a directory, with links to the pages that show them best."""
 
-import argparse
 import os
 import socket
 import sys
 from pathlib import Path
 
+from cbs_lightning.commands import option
 from cbs_lightning.console import print_lines, visible
+from cbs_lightning.reporting.command import OneLineParser, check_output_dir
 
 PAGES = {
     "Steps and SFO against batch size:": "scalars&regexInput=_sweep&_smoothingWeight=0",
@@ -17,15 +18,15 @@ PAGES = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("output_dir", nargs="?", default="outputs")
-    parser.add_argument("--port", default="6006", help="of http://localhost (default: 6006)")
+    parser = OneLineParser(description=__doc__)
+    parser.add_argument("output_dir", nargs="?", default="outputs", help="default: outputs")
+    parser.add_argument("--port", default="6006", help="of http://localhost; default: 6006")
     arguments = parser.parse_args()
     output_dir, port = arguments.output_dir, arguments.port
-    if not Path(output_dir).is_dir():
-        sys.exit(f"error: OUTPUT_DIR={visible(output_dir)}: no such directory")
+    check_output_dir(Path(output_dir))
     if not _is_free(port):
-        sys.exit(f"error: PORT={visible(port)}: taken, or not a port; another one, such as 6007")
+        reason = "taken, or not a port; try another, such as 6007"
+        sys.exit(visible(f"error: {option('port', port)}: {reason}"))
     print_lines(f"{what:<34}http://localhost:{port}/#{page}" for what, page in PAGES.items())
     command = [
         sys.executable, "-m", "tensorboard.main", f"--logdir={output_dir}", "--host=localhost",

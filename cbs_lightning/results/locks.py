@@ -36,12 +36,14 @@ def locked(
         lock.acquire(blocking=False)
     except Timeout:
         if not wait:
-            raise BusyError(f"{directory}: another process works on it") from None
-        print_line(f"{title}: another process works on it; waiting")
+            raise BusyError(f"{directory}: locked by another process") from None
+        print_line(f"{title}: locked by another process; waiting")
         try:
             lock.acquire(cancel_check=gives_up)
         except Timeout:
-            raise BusyError(f"{directory}: waited for until the sweep stopped") from None
+            raise BusyError(
+                f"{directory}: locked by another process until the sweep stopped"
+            ) from None
     try:
         yield
     finally:

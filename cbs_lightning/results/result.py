@@ -44,13 +44,13 @@ UNFINISHED = (Status.FAILED, Status.INTERRUPTED)  # training goes on with the sa
 
 @dataclass(frozen=True)
 class Result:
-    """`result.json`: the answer to the latest request, and the run that gives it.
+    """The content of `result.json`: what was run, and its answer to the latest request.
 
-    `steps`, `sfo` and `samples` are None unless the threshold was reached. `loss`, `accuracy` and
-    `seconds` are at that step, else at the end; `seconds` counts training alone, at the run's
-    mean speed. `test_accuracy_at_end` is of the final weights, and `test_accuracy` as well, where
-    these are the weights at that step. Accuracies are fractions. `status` answers the request,
-    `ended` says why training itself ended.
+    `steps` (K), `sfo` and `samples` are None unless the threshold was reached. `loss`, `accuracy`
+    and `seconds` are those at step K, or at the end if the threshold was not reached; `seconds`
+    counts training only, at the run's mean speed. `test_accuracy_at_end` belongs to the final
+    weights; `test_accuracy` is the same number if these are the weights at step K, and None if not.
+    Accuracies are fractions. `status` answers the request; `ended` says why training ended.
 
     Example:
         >>> from cbs_lightning.analysis.example import example_results
@@ -101,6 +101,7 @@ class Result:
     tokens: int | None = None  # of the `samples`
     is_stream: bool = False  # the data has no length: an epoch is one step
     waited: float | None = None  # share of the training time without a core, since others had it
+    losses_from: str | None = None  # run directory beside this one that the losses were copied from
 
     @property
     def sliced(self) -> bool:
@@ -163,13 +164,13 @@ class Result:
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of a run: when its loss is at most the threshold.
+    """A question to a run: at which step did its loss reach this threshold?
 
     Args:
-        threshold: of the loss.
-        rule: how the loss is read off the steps, `epoch`, `window` or `middle`.
-        window: samples that the rules `window` and `middle` average over.
-        max_steps: the budget; None: the run's own.
+        threshold: the loss to reach.
+        rule: how the loss is read from the steps: `epoch`, `window` or `middle`.
+        window: number of samples that `window` and `middle` average over.
+        max_steps: the budget in steps; None: the run's own.
 
     Example:
         >>> from cbs_lightning import Request
@@ -213,7 +214,7 @@ def _rule_in_words(request: Request) -> str:
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory that was read: its result, and its loss at every step.
+    """A run that was read from its directory: its result and its loss at every step.
 
     Example:
         >>> from cbs_lightning import Run, answer, Request
@@ -228,16 +229,16 @@ class Run:
 
 
 def answer(result: Result, trajectory: Trajectory, request: Request) -> Result:
-    """What the recorded losses of a run say to a request, without training.
+    """Answer a request from the recorded losses of a run, without training.
 
     Args:
-        result: describes the run.
+        result: the run's result.
         trajectory: its losses.
-        request: the threshold, the rule and the budget asked for.
+        request: the threshold, rule and budget to answer for.
 
     Returns:
-        The result with the answer filled in. The status is `reached` where the losses meet the
-        threshold; else it says why not, and is None where they end too soon to tell.
+        The result with the new answer. Its status is `reached` if the losses reach the threshold.
+        Otherwise it says why not, or is None if the recorded losses end too soon to tell.
 
     Example:
         >>> import numpy as np
@@ -321,7 +322,7 @@ def describe(result: Result) -> str:
         loss = f", loss {result.loss:.3g}" if result.loss is not None else ""
         sfo = f", SFO {result.sfo_exceeded:,}" if result.status is Status.ABANDONED else ""
         steps = count_of(end, "step")
-        found = f"{result.status} after {steps}{sfo}{loss} (until {result.threshold:g})"
+        found = f"{result.status} after {steps}{sfo}{loss} (threshold {result.threshold:g})"
         if result.rule is RuleName.EPOCH and end < result.steps_per_epoch:
-            found += " within the first epoch"
+            found += " before the first epoch ended"
     return f"{found}, {duration(result.seconds)}"

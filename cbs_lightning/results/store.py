@@ -140,13 +140,14 @@ def run_directories(study: Path) -> list[Path]:
 
 
 def read_study(directory: Path) -> tuple[list[Run], list[Broken]]:
-    """Read a study.
+    """Read all runs of a study.
 
     Args:
-        directory: of the study, such as `outputs/digits`.
+        directory: the study's folder, such as `outputs/digits`.
 
     Returns:
-        Its runs, by variant, batch size and seed, and the run directories that cannot be read.
+        The runs, sorted by variant, batch size and seed, and the run directories that could not be
+        read, with the reason.
 
     Example:
         >>> import tempfile
@@ -162,7 +163,11 @@ def read_study(directory: Path) -> tuple[list[Run], list[Broken]]:
         except DamagedError as error:
             broken.append(Broken(path, str(error)))
         except OSError as error:
-            broken.append(Broken(path, f"{type(error).__name__}: {error}"))
+            unfinished = not (path / RESULT).exists() and not (path / TRAJECTORY).exists()
+            reason = "no result yet: it is running, or was killed (the same command resumes it)"
+            broken.append(
+                Broken(path, reason if unfinished else f"{type(error).__name__}: {error}")
+            )
     runs.sort(key=lambda run: (run.result.variant, run.result.batch_size, run.result.seed))
     return runs, broken
 

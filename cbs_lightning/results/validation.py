@@ -47,6 +47,8 @@ def check_result(result: Result) -> None:
     _check_range("threads", result.threads, 0, MOST_THREADS)
     for name in NAMES:
         check_name(name, getattr(result, name))
+    if result.losses_from is not None:
+        check_name("losses_from", result.losses_from)
     for name in ("hyperparameters", "versions", "configuration", "commit", "machine"):
         _check_text(name, getattr(result, name))
     Scaling(result.lr_scaling)

@@ -11,11 +11,12 @@ from statistics import fmean, median
 
 from scipy.special import ndtr
 
-from cbs_lightning.fit.measurements import measurements
 from cbs_lightning.search.posterior import Posterior, posterior
+from cbs_lightning.search.prediction import Prediction
 from cbs_lightning.search.trials import BatchSizeTrials, Bracket, Cell, Proposal, Trial, seeds_left
 
-DOUBT = 0.1  # another seed is run if a neighbour is better with more than this probability
+DOUBT = 0.1  # a further run is made if what it may show is more probable than this
+CLEARLY = 0.1  # further batch sizes are run if one may be better by this share of the gradients
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Narrowing:
     sfo_limit: float  # beyond which a run is abandoned
     tried: Sequence[BatchSizeTrials]
     failed: frozenset[Cell] = frozenset()
+    predicted: Prediction | None = None
 
     @cached_property
     def bracket(self) -> Bracket:
@@ -35,20 +37,45 @@ class Narrowing:
 
     @cached_property
     def posterior(self) -> Posterior:
-        trials = [trial for group in self.tried for trial in group.trials]
-        reached = [(t.batch_size, t.steps) for t in trials if t.steps is not None]
-        missed = [(t.batch_size, t.steps_run) for t in trials if t.steps is None]
-        sizes, steps = zip(*reached, strict=True)
-        return posterior(measurements(sizes, steps, missed), self.batch_sizes)
+        return posterior(self.tried, self.batch_sizes, self.predicted)
 
     def next_run(self) -> Proposal | None:
         """None if b* is known."""
-        below, above = self.bracket.untried(self.batch_sizes, self.octaves)
-        if not below and not above:
+        inside = [b for side in self.bracket.untried(self.batch_sizes, self.octaves) for b in side]
+        if inside:
+            gains, choice = self._octaves_per_gradient(), inside
+        elif outside := self._doubted():
+            gains, choice = self._chances_per_gradient(), outside
+        else:
             return self._replicate()
-        gains = dict(zip(self.batch_sizes, self._octaves_per_gradient(), strict=True))
-        best = max([*below, *above], key=lambda b: (gains[b], b))
+        gain_at = dict(zip(self.batch_sizes, gains, strict=True))
+        best = max(choice, key=lambda b: (gain_at[b], b))
         return Proposal(best, seeds_left(best, self.seeds, self.failed)[0])
+
+    def _doubted(self) -> list[int]:
+        """Untried batch sizes further than `octaves` from all tried ones, if one of them may well
+        be clearly better than the best: with one seed, too, a neighbour that was worse by less than
+        the noise says little about what lies beyond it."""
+        tried = [group.batch_size for group in self.tried]
+        places = [
+            place
+            for place, b in enumerate(self.batch_sizes)
+            if all(abs(math.log2(b / other)) > self.octaves - 1e-9 for other in tried)
+        ]
+        best = self.batch_sizes.index(self.bracket.best.batch_size)
+        if not places or self.posterior.chance_of_better(places, best, CLEARLY) <= DOUBT:
+            return []
+        return [self.batch_sizes[place] for place in places]
+
+    def _chances_per_gradient(self) -> list[float]:
+        """At each batch size, the probability that it is clearly better than the best, divided by
+        the gradients that a run there should cost."""
+        best = self.batch_sizes.index(self.bracket.best.batch_size)
+        costs = self.posterior.cost(self.sfo_limit)
+        return [
+            self.posterior.chance_of_better([place], best, CLEARLY) / cost
+            for place, cost in enumerate(costs)
+        ]
 
     def _octaves_per_gradient(self) -> list[float]:
         """At each batch size, the octaves by which a run there should shrink the interval around

@@ -11,6 +11,7 @@ from functools import cached_property
 from itertools import product
 
 from cbs_lightning.search.narrowing import Narrowing
+from cbs_lightning.search.prediction import Prediction
 from cbs_lightning.search.trials import (
     BatchSizeTrials,
     Bracket,
@@ -21,7 +22,7 @@ from cbs_lightning.search.trials import (
     seeds_left,
 )
 
-__all__ = ["Proposal", "Search", "Trial", "Verdict"]
+__all__ = ["Prediction", "Proposal", "Search", "Trial", "Verdict"]
 
 QUARTER = 0.25  # how far into a gap to run: nearer the smaller batch sizes, which cost less
 SCOUTS = 2  # concurrent runs until one reaches the threshold: each may use its whole budget
@@ -61,6 +62,8 @@ class Search:
         octaves: how close to b* the worse batch sizes must be, in factors of two.
         give_up: a run is abandoned beyond this multiple of the least SFO so far.
         failed: (batch size, seed) of runs that crashed; they are not proposed.
+        predicted: what is known about b* before the first run: where the search begins, and what
+            it expects. A wrong one costs some runs.
 
     Raises:
         ValueError: an argument is out of range.
@@ -92,6 +95,7 @@ class Search:
     octaves: float = 1.0
     give_up: float = 1.5
     failed: frozenset[Cell] = frozenset()
+    predicted: Prediction | None = None
 
     def __post_init__(self) -> None:
         sizes = self.batch_sizes
@@ -169,19 +173,32 @@ class Search:
         if limit is None:
             return None
         tried = group_by_batch_size(relevant)
-        return Narrowing(self._runnable, self.seeds, self.octaves, limit, tried, self.failed)
+        return Narrowing(
+            self._runnable, self.seeds, self.octaves, limit, tried, self.failed, self.predicted
+        )
 
     def _scouts(self, tried: list[BatchSizeTrials]) -> list[Proposal]:
-        """First runs, until one reaches the threshold: a quarter into the widest gap that may hold
-        b*, where reaching it is likely and cheap."""
+        """First runs, until one reaches the threshold: at the predicted b*, else a quarter into
+        the widest gap that may hold b*, where reaching it is likely and cheap."""
         gaps = self._gaps(tried)
         found: list[int] = []
         while len(found) < SCOUTS and (widest := max(gaps, key=len, default=[])):
-            place = round(QUARTER * (len(widest) - 1))
-            found.append(widest[place])
-            gaps.remove(widest)
-            gaps += [widest[:place], widest[place + 1 :]]
+            gap, b = self._predicted_place(gaps) or (
+                widest,
+                widest[round(QUARTER * (len(widest) - 1))],
+            )
+            found.append(b)
+            gaps.remove(gap)
+            gaps += [[other for other in gap if other < b], [other for other in gap if other > b]]
         return [Proposal(b, seeds_left(b, self.seeds, self.failed)[0]) for b in found]
+
+    def _predicted_place(self, gaps: list[list[int]]) -> tuple[list[int], int] | None:
+        """The batch size nearest to the predicted b*, and the gap it is in."""
+        if self.predicted is None:
+            return None
+        log_predicted = math.log(self.predicted.critical_batch)
+        nearest = min(self._runnable, key=lambda b: abs(math.log(b) - log_predicted))
+        return next(((gap, nearest) for gap in gaps if nearest in gap), None)
 
     def _gaps(self, tried: list[BatchSizeTrials]) -> list[list[int]]:
         """Untried batch sizes between tried ones: next to the one with the lowest final loss, or

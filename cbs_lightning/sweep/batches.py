@@ -1,6 +1,6 @@
 """A sweep's jobs, handed to a launcher batch by batch: none is lost with a worker that dies."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,10 +18,10 @@ from cbs_lightning.sweep.launching import ONE_BY_ONE
 from cbs_lightning.sweep.live.board import Board, Phase
 from cbs_lightning.sweep.stop_file import StopFile
 from cbs_lightning.sweep.sweeper import Overrides
-from cbs_lightning.training.run import known_already
+from cbs_lightning.training.run import computation, known_already
 
 WORKER_DIED = (
-    "a worker process died, perhaps killed for want of memory: fewer jobs at a time (jobs=1), "
+    "a worker process died, perhaps for lack of memory: fewer jobs at a time (jobs=1), "
     "micro_batch_size=auto or activation_checkpointing=true need less"
 )
 
@@ -31,7 +31,8 @@ Found = dict[Overrides, Any]  # what each job returned
 class Batches:
     """Runs the jobs; what another process works on comes last, and is waited for.
 
-    A worker that dies does not take other jobs along: those that had begun run again alone.
+    Where two are the same computation the second comes after all others, to copy the losses of the
+    first. A worker that dies does not take other jobs along: those that had begun run again alone.
     """
 
     def __init__(
@@ -48,10 +49,13 @@ class Batches:
         self.board = board
         self.stop = stop
         self.found: Found = {}
-        self._left = [(list(jobs), False)]  # with whether to wait for what is locked
+        # With whether to wait for what is locked.
+        self._left: list[tuple[list[Overrides], bool]]
         if type(launcher).__name__ in ONE_BY_ONE:  # Hydra may hold another copy of the class
             # The first returns the configurations of all that it ran, the second runs all at once.
             self._left = [([overrides], False) for overrides in jobs]
+        else:
+            self._left = [(batch, False) for batch in _copies_last(jobs, configs) if batch]
 
     def run(self) -> Found:
         while self._left:
@@ -103,6 +107,21 @@ class Batches:
             return known_already(self.configs[overrides], self.jobs[overrides], quiet=True)
         except (UserError, OSError):
             return None
+
+
+def _copies_last(
+    jobs: Iterable[Overrides], configs: Mapping[Overrides, RunConfig]
+) -> tuple[list[Overrides], list[Overrides]]:
+    """The jobs without, and those with, one before them that is the same computation."""
+    first: list[Overrides] = []
+    last: list[Overrides] = []
+    seen = set()
+    for overrides in jobs:
+        computed = computation(configs[overrides])
+        (last if computed in seen else first).append(overrides)
+        if computed is not None:
+            seen.add(computed)
+    return first, last
 
 
 def _value(job_return: JobReturn) -> Any:

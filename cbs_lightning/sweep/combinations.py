@@ -3,26 +3,31 @@
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from cbs_lightning.config.checks import check
 from cbs_lightning.config.identity import run_directory
 from cbs_lightning.config.schema import RunConfig
-from cbs_lightning.errors import ConfigError
 from cbs_lightning.files import file_name
 from cbs_lightning.optim.learning_rate import Scaling
 from cbs_lightning.results.result import Result, Run
 from cbs_lightning.results.sfo_limit import SfoLimit
+from cbs_lightning.search.race import Race
 from cbs_lightning.search.search import Search, Verdict
 from cbs_lightning.search.settings import SearchSettings
-from cbs_lightning.search.trials import Cell, Trial
+from cbs_lightning.search.trials import Trial
 from cbs_lightning.sweep.sweeper import Overrides, without
+from cbs_lightning.sweep.tuning import check_tuned, rates_of
 from cbs_lightning.training.run import answer_from_store, find_data, request_for, stored_run
 from cbs_lightning.training.source import Extent
 
 FOLDER = "_search"  # in a study: what a search tells its jobs
 
 LARGEST_ON_STREAM = 2**16  # samples of a batch, where the data does not limit it
+
+# Effective batch size, seed, and where the learning rate is tuned its place among those tried.
+Cell = tuple[int, ...]
 
 
 @dataclass
@@ -35,13 +40,14 @@ class Combination:
     configs: dict[Cell, RunConfig]
     sfo_limit: SfoLimit
     answers: dict[Cell, Result] = field(default_factory=dict)
+    failed: set[Cell] = field(default_factory=set)
 
     def look(self) -> None:
         """Read what is known by now, and lower the limit for runs that are under way."""
         stored = {cell: run for cell, cfg in self.configs.items() if (run := stored_run(cfg))}
         answers = self._answers(stored)
-        reached = {cell: found for cell, found in answers.items() if found.steps is not None}
-        self.sfo_limit.write(self.search.sfo_limit(_trials(reached)))
+        reached = [_trial(*found) for found in answers.items() if found[1].steps is not None]
+        self.sfo_limit.write(self.search.sfo_limit(reached))
         self.answers = self._answers(stored)  # some may be beyond the limit now
 
     def _answers(self, stored: dict[Cell, Run]) -> dict[Cell, Result]:
@@ -53,22 +59,41 @@ class Combination:
         return found
 
     def limit_of(self, cell: Cell) -> SfoLimit | None:
-        _, seed = cell
-        return self.sfo_limit if self.search.limit_applies(seed) else None
+        return self.sfo_limit if self.search.limit_applies(cell[1]) else None
 
     @property
     def threshold(self) -> float:
         return next(iter(self.configs.values())).stop.loss
 
     def verdict(self) -> Verdict:
-        return self.search.verdict(_trials(self.answers))
+        return self.search.verdict(self.trials())
 
     def propose(self, count: int) -> list[Cell]:
-        found = self.search.propose(_trials(self.answers), count)
+        found = self.search.propose(self.trials(), count)
         return [(each.batch_size, each.seed) for each in found]
 
+    def trials(self) -> list[Trial]:
+        """What the search goes by."""
+        return [_trial(*found) for found in self.answers.items()]
+
     def has_failed(self, cell: Cell) -> None:
-        self.search = replace(self.search, failed=self.search.failed | {cell})
+        self.failed.add(cell)
+        self._do_without(cell)
+
+    def _do_without(self, cell: Cell) -> None:
+        """A batch size without a seed."""
+        self.search = replace(self.search, failed=self.search.failed | {(cell[0], cell[1])})
+
+    def is_tuning(self, cell: Cell) -> bool:
+        """Whether a run only served to choose a learning rate."""
+        return False
+
+    def rates_in_words(self) -> str:
+        return ""
+
+    def describe(self, cell: Cell) -> str:
+        several = len(self.search.seeds) > 1
+        return f"b = {self.configs[cell].batch_size}" + (f" seed {cell[1]}" if several else "")
 
     def summary(self) -> str:
         """What is known by now."""
@@ -79,11 +104,92 @@ class Combination:
         return f"{self.name}: {self.verdict().summary}{costs}"
 
 
-def _trials(answers: dict[Cell, Result]) -> list[Trial]:
-    return [
-        Trial(size, seed, found.steps, found.steps_exceeded, found.loss)
-        for (size, seed), found in answers.items()
-    ]
+@dataclass
+class TunedCombination(Combination):
+    """A search in which each batch size gets its best learning rate from a race.
+
+    A race is run with one seed; other seeds have the rate that won. The search sees a batch size
+    once its race is over. Races are abandoned as other runs are: by the least K·b so far.
+    """
+
+    def trials(self) -> list[Trial]:
+        best = {b: self._best_rate(b) for b in self.search.batch_sizes}
+        return [
+            _trial(cell, found) for cell, found in self.answers.items() if cell[2] == best[cell[0]]
+        ]
+
+    def propose(self, count: int) -> list[Cell]:
+        found: list[Cell] = []
+        for b, seed in super().propose(count):
+            best = self._best_rate(b)
+            places = self._race(b, seed).propose() if best is None else [best]
+            found += [(b, seed, place) for place in places]
+        return found[:count]
+
+    def has_failed(self, cell: Cell) -> None:
+        """A race does without the rate; a batch size without the seed if no rate is left, or if
+        it was the rate that won."""
+        best = self._best_rate(cell[0])
+        self.failed.add(cell)
+        race = self._race(cell[0], cell[1])
+        if cell[2] == best or len(race.failed) == race.rates:
+            self._do_without(cell)
+
+    def is_tuning(self, cell: Cell) -> bool:
+        return cell[2] != self._best_rate(cell[0])
+
+    def describe(self, cell: Cell) -> str:
+        return f"{super().describe(cell)} lr {self._rate(cell)}"
+
+    def summary(self) -> str:
+        return f"{super().summary()}{self.rates_in_words()}"
+
+    def rates_in_words(self) -> str:
+        """The best rate of each batch size whose race is over."""
+        best = {b: self._best_rate(b) for b in self.search.batch_sizes}
+        seed = self.search.seeds[0]
+        found = [
+            f"{self._rate((b, seed, place))} at b = {b}"
+            for b, place in best.items()
+            if place is not None
+        ]
+        return f" Best learning rates: {', '.join(found)}." if found else ""
+
+    def _rate(self, cell: Cell) -> str:
+        return f"{self.configs[cell].optimizer['lr']:g}"
+
+    def _best_rate(self, b: int) -> int | None:
+        """By the first race at a batch size that is over."""
+        for seed in self.search.seeds:
+            if (best := self._race(b, seed, start=0).best) is not None:
+                return best
+        return None
+
+    def _race(self, b: int, seed: int, start: int | None = None) -> Race:
+        trials = {
+            cell[2]: _trial(cell, found)
+            for cell, found in self.answers.items()
+            if cell[:2] == (b, seed)
+        }
+        failed = frozenset(cell[2] for cell in self.failed if cell[:2] == (b, seed))
+        begin = self._start(b) if start is None else start
+        return Race(len(self._factors), begin, trials, failed)
+
+    @cached_property
+    def _factors(self) -> list[float]:
+        return sorted(next(iter(self.configs.values())).lr_tuning)
+
+    def _start(self, b: int) -> int:
+        """The best rate at the nearest batch size that has one, else the optimizer's own."""
+        best = {other: self._best_rate(other) for other in self.search.batch_sizes}
+        known = {other: place for other, place in best.items() if place is not None}
+        if known:
+            return known[min(known, key=lambda other: max(other / b, b / other))]
+        return min(range(len(self._factors)), key=lambda place: abs(self._factors[place] - 1))
+
+
+def _trial(cell: Cell, found: Result) -> Trial:
+    return Trial(cell[0], cell[1], found.steps, found.steps_exceeded, found.loss)
 
 
 def combinations(
@@ -92,11 +198,12 @@ def combinations(
     config_of: Callable[[Overrides], RunConfig],
 ) -> list[Combination]:
     """Of the jobs that the command line and the grid name; they may name batch sizes and seeds."""
-    for cfg in named.values():
+    check_tuned(named)
+    for job, cfg in named.items():  # as far as data are looked for; the rest is asked of all jobs
         if cfg.lr_scaling == Scaling.TUNED:
-            reason = "not with hydra/sweeper=critical_batch; allowed with it: linear, none, sqrt"
-            raise ConfigError("lr_scaling", cfg.lr_scaling, reason)
-        check(cfg, here=False)  # as far as data are looked for; the rest is asked of all jobs
+            rates_of(job, config_of, here=False)
+        else:
+            check(cfg, here=False)
     groups: dict[Overrides, list[Overrides]] = {}
     for job in named:
         groups.setdefault(without(job, "batch_size", "seed"), []).append(job)
@@ -116,25 +223,45 @@ def combinations(
         }
         seeds = tuple(sorted({named[job].seed for job in jobs}))
         search = Search(tuple(sizes), seeds, settings.octaves, settings.give_up)
-        own = {
-            (effective, seed): (*others, f"batch_size={size}", f"seed={seed}")
-            for effective, size in sizes.items()
-            for seed in seeds
-        }
-        found.append(
-            Combination(
-                name=cfg.names.variant,
-                search=search,
-                jobs=own,
-                configs={cell: config_of(job) for cell, job in own.items()},
-                sfo_limit=SfoLimit(_sfo_limit_file(cfg, others, search)),
-            )
-        )
+        found.append(_combination(others, cfg, search, sizes, config_of))
     names = [each.name for each in found]
     for each, others in zip(found, groups, strict=True):
         if names.count(each.name) > 1:
             each.name += f" ({' '.join(key for key in others if key not in common)})"
     return found
+
+
+def _combination(
+    others: Overrides,
+    cfg: RunConfig,
+    search: Search,
+    sizes: dict[int, int],
+    config_of: Callable[[Overrides], RunConfig],
+) -> Combination:
+    """`sizes`: batch sizes as asked for, by the effective ones."""
+    plain: dict[Cell, Overrides] = {
+        (effective, seed): (*others, f"batch_size={size}", f"seed={seed}")
+        for effective, size in sizes.items()
+        for seed in search.seeds
+    }
+    limit = SfoLimit(_sfo_limit_file(cfg, others, search))
+    if cfg.lr_scaling != Scaling.TUNED:
+        configs = {cell: config_of(job) for cell, job in plain.items()}
+        return Combination(cfg.names.variant, search, plain, configs, limit)
+    jobs: dict[Cell, Overrides] = {}
+    tuned: dict[Cell, RunConfig] = {}
+    for cell, job in plain.items():
+        rates = sorted(
+            rates_of(job, config_of, here=False).items(), key=lambda each: each[1].optimizer["lr"]
+        )
+        for place, (own, own_cfg) in enumerate(rates):
+            jobs[*cell, place], tuned[*cell, place] = own, own_cfg
+    words = [
+        word
+        for word in cfg.names.variant.split(" ")
+        if not word.startswith(("lr=", "lr_scaling=", "lr_tuning="))
+    ]
+    return TunedCombination(f"{' '.join(words)} lr tuned", search, jobs, tuned, limit)
 
 
 def _data_size(cfg: RunConfig) -> int:

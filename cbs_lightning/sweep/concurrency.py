@@ -20,11 +20,11 @@ from cbs_lightning.models import Classifier
 from cbs_lightning.sweep.gpus import visible_gpus
 from cbs_lightning.training.build import bare_model
 from cbs_lightning.training.loops import is_classifier
-from cbs_lightning.training.memory import USABLE, growth_of_training_step, peak_of_batch
+from cbs_lightning.training.resources.memory import USABLE, growth_of_training_step, peak_of_batch
+from cbs_lightning.training.resources.system_memory import total_memory
+from cbs_lightning.training.resources.threads import cores, fair_share
 from cbs_lightning.training.run import check_run
 from cbs_lightning.training.source import Source
-from cbs_lightning.training.system_memory import total_memory
-from cbs_lightning.training.threads import cores, fair_share
 
 PROCESS = 600 * 2**20  # bytes of a process with its libraries
 COMPILER = 600 * 2**20  # of those that it starts to compile a net
@@ -72,9 +72,9 @@ def automatic(configs: Sequence[RunConfig]) -> Concurrency:
         most = runs
         try:
             runs = at_a_time(len(configs), most, total_memory(), needs(configs))
-            note = ", no memory for more" if runs < most else ""
+            note = ", memory allows no more" if runs < most else ""
         except Exception:  # what is wrong, the runs will tell
-            runs, note = 1, ", for want of knowing what memory they need"
+            runs, note = 1, ", their memory needs are unknown"
     share = max(cfg.threads or fair_share(runs) for cfg in configs)
     size, each = "one core" if share == 1 else f"{share} cores", " each" if runs > 1 else ""
     return Concurrency(runs, f"{size}{each}{note}")

@@ -7,12 +7,13 @@ from pathlib import Path
 from hydra_plugins.hydra_joblib_launcher.config import JobLibLauncherConf
 from omegaconf import DictConfig, OmegaConf
 
+from cbs_lightning.config.grammar import in_quotes
 from cbs_lightning.config.schema import AUTO, RunConfig
 from cbs_lightning.errors import ConfigError
 from cbs_lightning.sweep.concurrency import Concurrency, automatic, gpus_of
 from cbs_lightning.sweep.slurm import queue as slurm
 from cbs_lightning.sweep.sweeper import BASIC
-from cbs_lightning.training.threads import cores
+from cbs_lightning.training.resources.threads import cores
 
 WIDTHS = ("n_jobs", "array_parallelism")  # what launchers call it
 SLURM = "hydra_plugins.cbs_slurm_launcher.SlurmLauncher"
@@ -26,6 +27,7 @@ def concurrency_of(config: DictConfig, jobs: Sequence[RunConfig]) -> Concurrency
         values = list(dict.fromkeys(str(getattr(job, key)) for job in jobs))
         if len(values) > 1:
             raise ConfigError(key, ",".join(values), "a sweep has one value of it")
+    _check_paths(config, jobs)
     asked = jobs[0].jobs
     if _names_launcher(config):
         _check_slurm(config.hydra, len(jobs))
@@ -39,6 +41,16 @@ def concurrency_of(config: DictConfig, jobs: Sequence[RunConfig]) -> Concurrency
         gpus=gpus_of(jobs) if local else 0,
         on_cluster=is_on_cluster(config),
     )
+
+
+def _check_paths(config: DictConfig, jobs: Sequence[RunConfig]) -> None:
+    """A comma in a path was meant to be part of it."""
+    for key in ("output_dir", "data_dir"):
+        typed = [word for word in config.hydra.overrides.task if word.startswith(f"{key}=")]
+        if typed and len({getattr(job, key) for job in jobs}) > 1:
+            value = typed[-1].partition("=")[2]
+            one = f"to pass a comma, quote it: {in_quotes(key, value)}"
+            raise ConfigError(key, value, f"a sweep has one value of it; {one}")
 
 
 def is_on_cluster(config: DictConfig) -> bool:

@@ -13,8 +13,7 @@ from cbs_lightning.results.result import Result
 from cbs_lightning.results.store import CHECKPOINT
 from cbs_lightning.search.search import Search
 from cbs_lightning.search.settings import GROUP, SearchSettings
-from cbs_lightning.search.trials import Cell
-from cbs_lightning.sweep.combinations import Combination, combinations
+from cbs_lightning.sweep.combinations import Cell, Combination, combinations
 from cbs_lightning.sweep.sweep import (
     Configs,
     Listener,
@@ -48,7 +47,8 @@ class SearchSweep(Sweep):
         }
         self.concurrency = self.check(configs)
         self._look()
-        self._began, self._runs, self._gradients = time.monotonic(), 0, 0
+        self._began, self._runs = time.monotonic(), 0
+        self._spent_on: list[tuple[Combination, Cell, int]] = []  # gradients of each run
         self._known = {
             run_directory(each.configs[cell]): cell[0] * result.steps_run
             for each in self.combinations
@@ -80,7 +80,7 @@ class SearchSweep(Sweep):
                 if has_failed(result):
                     each.has_failed(cell)
                 if result is not None:
-                    self._gradients += cell[0] * max(0, result.steps_run - steps)
+                    self._spent_on.append((each, cell, cell[0] * max(0, result.steps_run - steps)))
             self._look()
         return None
 
@@ -116,7 +116,8 @@ class SearchSweep(Sweep):
 
     def _spent(self) -> tuple[int, int, float]:
         """Runs, gradients and hours, since the search was called."""
-        return self._runs, self._gradients, (time.monotonic() - self._began) / 3600
+        gradients = sum(spent for _, _, spent in self._spent_on)
+        return self._runs, gradients, (time.monotonic() - self._began) / 3600
 
     def _runs_left(self) -> int | None:
         return self.budget.runs - self._runs if self.budget.runs is not None else None
@@ -126,23 +127,23 @@ class SearchSweep(Sweep):
         configs: Configs = {}
         for each in self.combinations:
             for cell, job in each.jobs.items():
-                if cell in each.answers or cell in each.search.failed:
+                if cell in each.answers or cell in each.failed:
                     configs[job], found[job] = each.configs[cell], each.answers.get(cell)
                 if cell in each.answers:
                     publish_answer(each.configs[cell], each.limit_of(cell))
         report_on(configs, list(found.values()))
         for each in self.combinations:
-            print_line(f"{each.name}: {each.verdict().summary}")
+            print_line(f"{each.name}: {each.verdict().summary}{each.rates_in_words()}")
         if limit is not None:
             names = ", ".join(each.name for each in self._unknown())
             print_line(
-                f"The budget is used up ({GROUP}.{limit}): b* is not known yet for {names}. What "
-                "is said above is the best so far; the same command goes on, with the budget anew."
+                f"The budget is used up ({GROUP}.{limit}): b* is not known yet for {names}. The "
+                "above is the best so far; run the same command to continue with a new budget."
             )
         print_line(f"The search took {self._spent_in_words()}; {self._known_in_words()}.")
         if limit is None and not any(run and run.steps is not None for run in found.values()):
             raise UserError(_nothing_reached(found.values()))
-        if any(each.search.failed for each in self.combinations):
+        if any(each.failed for each in self.combinations):
             raise SystemExit(1)
         return list(found.values())
 
@@ -156,7 +157,8 @@ class SearchSweep(Sweep):
         print_line(f"Round {number}, after {self._spent_in_words()}:")
         for each in self.combinations:
             if cells := [cell for owner, cell in wanted if owner is each]:
-                print_line(f"  {each.summary()} Next: {_cells_in_words(each, cells)}.")
+                following = ", ".join(map(each.describe, cells))
+                print_line(f"  {each.summary()} Next: {following}.")
 
     def _spent_in_words(self) -> str:
         """With the budget's limits, where it has some."""
@@ -164,16 +166,24 @@ class SearchSweep(Sweep):
         budget = self.budget
         parts = {
             count_of(runs, "run"): budget.runs and f"{budget.runs:,}",
-            f"{gradients:,} gradients": budget.gradients and f"{budget.gradients:,}",
+            f"{gradients:,} gradients{self._tuning_in_words()}": budget.gradients
+            and f"{budget.gradients:,}",
             duration(3600 * hours): budget.hours and f"{budget.hours:g} h",
         }
-        return ", ".join(f"{spent} of {most}" if most else spent for spent, most in parts.items())
+        words = [f"{spent} of {most}" if most else spent for spent, most in parts.items()]
+        words[1] += self._tuning_in_words()
+        return ", ".join(words)
+
+    def _tuning_in_words(self) -> str:
+        """What went into learning rates that did not win."""
+        tuning = sum(spent for each, cell, spent in self._spent_on if each.is_tuning(cell))
+        return f" ({tuning:,} on tuning)" if tuning else ""
 
     def _known_in_words(self) -> str:
         if not self._known:
-            return "nothing was known before"
+            return "no run was finished before"
         runs = count_of(len(self._known), "run")
-        return f"{runs} and {sum(self._known.values()):,} gradients were known before"
+        return f"{runs} and {sum(self._known.values()):,} gradients were finished before"
 
 
 def _range_in_words(search: Search) -> str:
@@ -181,14 +191,6 @@ def _range_in_words(search: Search) -> str:
     seeds = f", seeds {', '.join(map(str, search.seeds))}" if len(search.seeds) > 1 else ""
     within = "an octave" if search.octaves == 1 else f"{search.octaves:g} octaves"
     return f"{len(sizes)} batch sizes from {sizes[0]} to {sizes[-1]}{seeds}, b* within {within}"
-
-
-def _cells_in_words(each: Combination, cells: Sequence[Cell]) -> str:
-    several = len(each.search.seeds) > 1
-    return ", ".join(
-        f"b = {each.configs[cell].batch_size}" + (f" seed {cell[1]}" if several else "")
-        for cell in cells
-    )
 
 
 def _steps_to_go_on_from(cfg: RunConfig) -> int:
@@ -204,7 +206,7 @@ def _nothing_reached(found: Iterable[Result | None]) -> str:
         return "every run of the search failed"
     losses = [(run.loss, run.batch_size, run) for run in runs if run.loss is not None]
     if not losses:
-        return "no run of the search has a loss that is finite"
+        return "no run of the search has a finite loss"
     loss, batch_size, run = min(losses, key=lambda each: each[:2])
     return (
         f"stop.loss={run.threshold:g}: no run of the search reached it; the closest was "

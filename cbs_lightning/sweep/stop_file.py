@@ -24,7 +24,7 @@ class StopFile:
         self.received = signal.Signals(number)
         for heard, second in SECOND.items():
             signal.signal(heard, second)
-        print_line("stopping: the running jobs save themselves")
+        print_line("stopping: running jobs are saving their state")
         try:
             self._before.replace(self.path)
         except OSError:  # the directory is gone, and the jobs cannot be told

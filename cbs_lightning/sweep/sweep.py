@@ -18,7 +18,7 @@ from cbs_lightning.config.checks import check
 from cbs_lightning.config.identity import run_directory
 from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.console import INTERRUPTED, count_of, print_line
-from cbs_lightning.errors import ConfigError, UserError, output_errors
+from cbs_lightning.errors import ConfigError, UserError, check_writable, output_errors
 from cbs_lightning.files import inside
 from cbs_lightning.optim.groups import KEY
 from cbs_lightning.reporting.live_study import LiveStudy
@@ -74,6 +74,8 @@ class Sweep:
         for cfg in configs.values():
             find_data(cfg)
         _check_optimizers(configs.values())
+        for output_dir in {cfg.output_dir for cfg in configs.values()}:
+            check_writable(Path(output_dir))
         return concurrency_of(self.config, list(configs.values()))
 
     def launch(

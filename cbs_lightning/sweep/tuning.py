@@ -1,4 +1,7 @@
-"""`lr_scaling=tuned`: a job of a sweep becomes one for each learning rate that is tried."""
+"""`lr_scaling=tuned`: a job of a sweep becomes one for each learning rate that is tried.
+
+A grid runs all of them; a search has a race of them at each batch size that it tries.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,19 +25,22 @@ def expand(
     """
     if all(cfg.lr_scaling != Scaling.TUNED for cfg in configs.values()):
         return configs
-    _check_one_rate([job for job, cfg in configs.items() if cfg.lr_scaling == Scaling.TUNED])
+    check_tuned(configs)
     found: dict[str, tuple[Overrides, RunConfig]] = {}
     for job, cfg in configs.items():
-        jobs = {job: cfg} if cfg.lr_scaling != Scaling.TUNED else _tried(job, compose)
+        jobs = {job: cfg} if cfg.lr_scaling != Scaling.TUNED else rates_of(job, compose)
         for each, own in jobs.items():
             found.setdefault(_what_is_run(own), (each, own))
     return dict(found.values())
 
 
-def _tried(job: Overrides, compose: Callable[[Overrides], RunConfig]) -> dict[Overrides, RunConfig]:
+def rates_of(
+    job: Overrides, compose: Callable[[Overrides], RunConfig], *, here: bool = True
+) -> dict[Overrides, RunConfig]:
+    """The job with each learning rate that is tried, in the order of `lr_tuning`."""
     plain = (*without(job, SCALING), f"{SCALING}={Scaling.NONE}")
     cfg = compose(plain)
-    check(cfg)
+    check(cfg, here=here)
     rates = [_typed(cfg.optimizer["lr"], factor) for factor in cfg.lr_tuning]
     jobs = [(*without(plain, LR), f"{LR}={rate}") for rate in rates]
     return {each: compose(each) for each in jobs}
@@ -51,9 +57,12 @@ def _what_is_run(cfg: RunConfig) -> str:
     return repr(replace(cfg, lr_tuning=[]))
 
 
-def _check_one_rate(jobs: list[Overrides]) -> None:
-    """Else a rate would be tuned several times over."""
-    others = {without(job, LR) for job in jobs}
-    if len(others) < len(jobs):
+def check_tuned(configs: dict[Overrides, RunConfig]) -> None:
+    """Raise `ConfigError` where something else sets the rate: a sweep of it, or a rule."""
+    tuned = {job: cfg for job, cfg in configs.items() if cfg.lr_scaling == Scaling.TUNED}
+    others = {without(job, LR) for job in tuned}
+    if len(others) < len(tuned):
         reason = f"tries multiples of {LR} itself, which cannot be swept as well"
         raise ConfigError(SCALING, Scaling.TUNED, reason)
+    for cfg in tuned.values():
+        cfg.rules.check(cfg.names.optimizer, cfg.optimizer)

@@ -23,7 +23,7 @@ from cbs_lightning.optim.groups import KEY, Factory, GroupedFactory, make_optimi
 from cbs_lightning.optim.learning_rate import RateSchedule
 from cbs_lightning.optim.schedules import Constant
 from cbs_lightning.training.loops import is_classifier
-from cbs_lightning.training.memory import automatic_slice
+from cbs_lightning.training.resources.memory import automatic_slice
 from cbs_lightning.training.source import Extent, Source
 
 

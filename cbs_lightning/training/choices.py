@@ -7,7 +7,7 @@ from typing import Literal
 from cbs_lightning.config.schema import AUTO, RunConfig
 from cbs_lightning.results.checkpoints import Checkpoint
 from cbs_lightning.results.result import Run
-from cbs_lightning.training.threads import fair_share, useful
+from cbs_lightning.training.resources.threads import fair_share, useful
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from cbs_lightning.callbacks import TrajectoryRecorder
+from cbs_lightning.callbacks.log_curves import SUFFIX
 from cbs_lightning.callbacks.probes.measure_noise import MeasureNoise
-from cbs_lightning.config.identity import config_hash, hyperparameters
-from cbs_lightning.config.schema import RunConfig
+from cbs_lightning.config.identity import config_hash, hyperparameters, run_directory
+from cbs_lightning.config.schema import AUTO, RunConfig, recorded
 from cbs_lightning.files import write_atomically
 from cbs_lightning.results import provenance, store
 from cbs_lightning.results.checkpoints import remove_checkpoints
+from cbs_lightning.results.events import event_paths, replace_events
 from cbs_lightning.results.result import (
     SCHEMA_VERSION,
     UNFINISHED,
@@ -141,3 +145,47 @@ def blank_result(cfg: RunConfig, request: Request, source: Source, threads: int)
         is_stream=extent.is_stream,
         tokens_per_sample=source.tokens_per_sample,
     )
+
+
+def as_own(cfg: RunConfig, source: Source, request: Request, other: Run) -> Run:
+    """A run of the same computation as if it were this configuration's; nothing is written."""
+    made, trajectory = other.result, other.trajectory
+    slice_size = cfg.micro_batch_size
+    assert slice_size != AUTO  # which is not known to be the same
+    tested = made.test_accuracy_at_end
+    result = replace(
+        blank_result(cfg, request, source, made.threads),
+        ended=made.ended,
+        micro_batch_size=slice_size,
+        steps_run=len(trajectory),
+        epochs_run=len(trajectory) / made.steps_per_epoch,
+        test_accuracy_at_end=made.test_accuracy if tested is None else tested,
+        seconds_per_step=made.seconds_per_step,
+        device=made.device,
+        versions=made.versions,
+        commit=made.commit,
+        machine=made.machine,
+        waited=made.waited,
+        configuration=recorded(cfg, threads=made.threads),
+        trajectory_digest=trajectory.digest(),
+        losses_from=made.losses_from or other.directory.name,
+    )
+    return Run(run_directory(cfg), result, trajectory)
+
+
+def fill_from(other: Path, own: Run) -> None:
+    """Write a run whose losses came from another directory; result last, and no checkpoint."""
+    directory, result = own.directory, own.result
+    write_config(directory, result)
+    for path in event_paths(other, SUFFIX)[-1:]:
+        replace_events(directory, SUFFIX, path.read_bytes())
+    store.write_trajectory(directory, own.trajectory)
+    store.publish(directory, result)
+    with suppress(OSError):
+        (directory / store.ERROR).unlink(missing_ok=True)
+        remove_checkpoints(directory)
+
+
+def write_config(directory: Path, result: Result) -> None:
+    text = OmegaConf.to_yaml(OmegaConf.create(result.configuration))
+    write_atomically(directory / store.CONFIG, text.encode())

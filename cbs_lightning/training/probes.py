@@ -1,7 +1,7 @@
 """The probes of a run: whether they are still to be made, and what they leave behind."""
 
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from cbs_lightning.callbacks.stop_at_threshold import StopAtThreshold
 from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.console import print_line
 from cbs_lightning.files import write_atomically
+from cbs_lightning.noise.branches import schedule_line, suggest_schedule
 from cbs_lightning.noise.prediction import prediction_line, with_prediction
 from cbs_lightning.noise.record import FILE, NoiseRecord
 from cbs_lightning.optim.learning_rate import RateSchedule
@@ -54,10 +55,19 @@ def write_record(directory: Path, measured: MeasureNoise, result: Result) -> Noi
     if result.ended in UNFINISHED or measured.is_late:
         return None
     record = with_prediction(measured.record(result))
+    steps, most = result.steps or result.steps_run, result.data_size
+    schedule = suggest_schedule(record.probes, result.effective_batch_size, steps, most)
+    record = replace(record, schedule=schedule)
     write_atomically(directory / FILE, record.to_json().encode())
     return record
 
 
-def summary_line(directory: Path) -> str | None:
+def summary_lines(directory: Path) -> list[str]:
+    """For the end of a run."""
     record = read_record(directory)
-    return prediction_line(record) if record is not None else None
+    if record is None:
+        return []
+    lines = [prediction_line(record)]
+    if record.schedule is not None:
+        lines.append(schedule_line(record.schedule))
+    return lines

@@ -1,12 +1,14 @@
 """One run: its request is answered from what is stored, else by training."""
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from cbs_lightning.callbacks import ALONE, Job
 from cbs_lightning.config.checks import check, device_type
 from cbs_lightning.config.extensions import EPOCHS, SAMPLES
 from cbs_lightning.config.identity import config_hash, run_directory, run_title
+from cbs_lightning.config.same_computation import computation_hash, runs_of_same_computation
 from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.console import print_line
 from cbs_lightning.errors import ConfigError, UserError, output_errors
@@ -25,26 +27,28 @@ from cbs_lightning.results.result import (
 from cbs_lightning.results.sfo_limit import SfoLimit
 from cbs_lightning.results.trajectory import RuleName
 from cbs_lightning.training.build import check_model
-from cbs_lightning.training.probes import are_missing, summary_line
+from cbs_lightning.training.loops import is_classifier
+from cbs_lightning.training.outcome import as_own, fill_from
+from cbs_lightning.training.probes import are_missing, summary_lines
 from cbs_lightning.training.repeat_for_probes import repeat_for_probes
 from cbs_lightning.training.source import Extent, Source
 from cbs_lightning.training.train import train
 
 
 def run(cfg: RunConfig, job: Job = ALONE) -> Result:
-    """Train to the threshold, or answer from what an earlier run stored.
+    """Train to the threshold, or answer from the stored losses of an earlier run.
 
     Args:
-        cfg: what to run, as `compose` returns it.
-        job: what the run gets from the sweep that it is part of.
+        cfg: the configuration, from `compose`.
+        job: the sweep's side of the run; a run on its own needs none.
 
     Returns:
-        The run's result, which is also in its directory.
+        The result, which is also written to the run's directory.
 
     Raises:
-        UserError: for what a user can mend, such as a wrong setting or a full disk.
-        Interrupted: after a signal; the run was saved, and the same call resumes it.
-        BusyError: where another process works on the run and the job does not wait for it.
+        UserError: something that you can fix, such as a wrong setting or a full disk.
+        Interrupted: a signal arrived. The run was saved, and the same call resumes it.
+        BusyError: another process is working on the run, and the job does not wait for it.
 
     Example:
         >>> import tempfile
@@ -82,6 +86,8 @@ def _answer(cfg: RunConfig, source: Source, request: Request, job: Job) -> Resul
         store.publish(directory, known)
         _make_probes(cfg, request, job)
         return _finished_already(cfg, known, job)
+    if (copied := _copy_losses(cfg, source, request, stored, job)) is not None:
+        return copied
     with job.gpu(device_type(cfg.trainer["accelerator"])) as gpu:
         result = train(cfg, source, request, stored, job, gpu)
     _make_probes(cfg, request, job)
@@ -104,8 +110,46 @@ def _make_probes(cfg: RunConfig, request: Request, job: Job) -> None:
 
 
 def _print_prediction(cfg: RunConfig, job: Job) -> None:
-    if cfg.noise.probes and (line := summary_line(run_directory(cfg))) is not None:
+    for line in summary_lines(run_directory(cfg)) if cfg.noise.probes else ():
         print_line(f"{job.title(run_title(cfg))}: {line}")
+
+
+def _copy_losses(
+    cfg: RunConfig, source: Source, request: Request, stored: Run | None, job: Job
+) -> Result | None:
+    """The answer of a run of the same computation, if there is one, as this run's own."""
+    if _wants_more_than_losses(cfg):
+        return None
+    source.setup()
+    for other in runs_of_same_computation(cfg, source.largest_batch):
+        own = as_own(cfg, source, request, other)
+        found = answer_from_store(own, request, job.sfo_limit)
+        if found is None or (stored and len(stored.trajectory) > len(own.trajectory)):
+            continue
+        fill_from(other.directory, replace(own, result=found))
+        job.finished(found, already=True)
+        where = f"copied from {other.directory.name}, the same computation"
+        print_line(f"{job.title(run_title(cfg))}: {describe(found)}; {where}")
+        return found
+    return None
+
+
+def _wants_more_than_losses(cfg: RunConfig) -> bool:
+    """Whether training leaves, or does, something that cannot be copied."""
+    profiler = cfg.trainer.get("profiler")
+    measured = cfg.noise.probes
+    return bool(cfg.checkpoint.keep or cfg.callbacks or cfg.logger or profiler or measured)
+
+
+def computation(cfg: RunConfig) -> str | None:
+    """What other runs of the same computation have in common; None: it cannot be copied."""
+    if _wants_more_than_losses(cfg):
+        return None
+    if not is_classifier(cfg):
+        return computation_hash(cfg, None)  # without a stranger's data, which may take long to read
+    source = find_data(cfg)
+    source.setup()
+    return computation_hash(cfg, source.largest_batch)
 
 
 def known_already(cfg: RunConfig, job: Job = ALONE, *, quiet: bool = False) -> Result | None:
@@ -217,7 +261,7 @@ def _read_stored(cfg: RunConfig, *, recover: bool = False) -> Run | None:
         if recover:
             aside = set_aside(error.path)
             what = f"damaged ({error.reason}), kept as {aside.name}"
-            print_line(f"{error.path}: {what}; the run is made again")
+            print_line(f"{error.path}: {what}; the run starts again")
         return None
     if stored.result.config_hash != config_hash(cfg):
         raise UserError(f"{directory}: holds a run of another configuration; move it away")
@@ -227,6 +271,6 @@ def _read_stored(cfg: RunConfig, *, recover: bool = False) -> Run | None:
 def _finished_already(cfg: RunConfig, result: Result, job: Job) -> Result:
     job.finished(result, already=True)
     where = "" if job.in_sweep else f"; {run_directory(cfg)}"
-    print_line(f"{job.title(run_title(cfg))}: {describe(result)}, known already{where}")
+    print_line(f"{job.title(run_title(cfg))}: {describe(result)}, already finished{where}")
     _print_prediction(cfg, job)
     return result

@@ -11,6 +11,7 @@ from cbs_lightning.data import ImageDataModule
 from cbs_lightning.data.repeatable import KeptLoader, RepeatableLoader, is_repeatable
 from cbs_lightning.errors import ConfigError, DataError, UserError
 from cbs_lightning.results.result import Result
+from cbs_lightning.training.loops import is_classifier
 
 
 class Extent(NamedTuple):
@@ -65,6 +66,17 @@ class Source:
         except TypeError:
             size = self.loader.steps_per_epoch * self.cfg.batch_size
         return Extent(size, self.loader.steps_per_epoch)
+
+    @property
+    def largest_batch(self) -> int | None:
+        """Samples that a larger batch is cut down to; None: strangers may do something else.
+
+        After `setup`.
+        """
+        if self.images is None or not is_classifier(self.cfg):
+            return None
+        own = type(self.images).train_dataloader is ImageDataModule.train_dataloader
+        return self.images.train_size if own else None
 
     @property
     def tokens_per_sample(self) -> int | None:

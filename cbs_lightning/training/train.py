@@ -8,7 +8,6 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from omegaconf import OmegaConf
 
 from cbs_lightning.callbacks import (
     ALONE,
@@ -22,7 +21,6 @@ from cbs_lightning.config.identity import OWN, flatten, run_directory, run_title
 from cbs_lightning.config.schema import AUTO, RunConfig, recorded
 from cbs_lightning.console import print_line
 from cbs_lightning.errors import ConfigError, UserError
-from cbs_lightning.files import write_atomically
 from cbs_lightning.models import Classifier
 from cbs_lightning.models.compilation import compile_net, is_of_compiler, uncompiled
 from cbs_lightning.models.out_of_memory import is_out_of_memory
@@ -30,15 +28,15 @@ from cbs_lightning.results import provenance, store
 from cbs_lightning.results.checkpoints import Checkpoint
 from cbs_lightning.results.result import UNFINISHED, Request, Result, Run, Status
 from cbs_lightning.signals import held_back, signal_of
-from cbs_lightning.training.allocator import freed_memory_kept
 from cbs_lightning.training.build import build_model, rate_schedule, schedule_lines
 from cbs_lightning.training.choices import Choices, choose
 from cbs_lightning.training.interrupted import Interrupted
 from cbs_lightning.training.loops import reasons_for_general_loop
-from cbs_lightning.training.memory import room_for_freed_blocks
-from cbs_lightning.training.operations import operations_of_step
-from cbs_lightning.training.outcome import Outcome, blank_result
+from cbs_lightning.training.outcome import Outcome, blank_result, write_config
 from cbs_lightning.training.probes import probes_of
+from cbs_lightning.training.resources.allocator import freed_memory_kept
+from cbs_lightning.training.resources.memory import room_for_freed_blocks
+from cbs_lightning.training.resources.operations import operations_of_step
 from cbs_lightning.training.resume import checkpoint_to_resume
 from cbs_lightning.training.source import Source
 from cbs_lightning.training.trainer import Watchers, close_loggers, make_trainer, watchers
@@ -144,8 +142,7 @@ def _train(
         device=device_name if gpu is None else f"{device_name}, {gpu.title}",
         configuration=recorded(cfg, threads=choices.threads, micro_batch_size=slice_size),
     )
-    text = OmegaConf.to_yaml(OmegaConf.create(outcome.result.configuration))
-    write_atomically(directory / store.CONFIG, text.encode())
+    write_config(directory, outcome.result)
     watch.checkpoint.origin = _origin(outcome.result, device_name)
     for line in schedule_lines(cfg, source.extent, max_steps):
         print_line(f"{title}: {line}")
@@ -254,12 +251,12 @@ def _print_start(
     general: list[str],
 ) -> None:
     finished = stored is not None and stored.result.ended not in UNFINISHED
-    why = "the stored losses end too soon to tell; " if finished else ""
+    why = "the stored losses end before an answer; " if finished else ""
     if checkpoint is not None:
-        print_line(f"{title}: {why}goes on from {checkpoint.path}")
+        print_line(f"{title}: {why}resuming from {checkpoint.path}")
     elif finished:
         advice = "" if cfg.checkpoint.keep else " (checkpoint.keep=true keeps it)"
-        print_line(f"{title}: {why}there is no checkpoint{advice}, so it is trained anew")
+        print_line(f"{title}: {why}there is no checkpoint{advice}, so training starts again")
     if settings := _settings_in_words(cfg, source.extent.size):
         print_line(f"{title}: {settings}")
     if general:
@@ -284,7 +281,7 @@ def _settings_in_words(cfg: RunConfig, data_size: int) -> str:
         found = ", ".join(moved) or "settings as given"
         words.append(f"{found} by {set_rules}, {at}")
     if cfg.warmup_samples:
-        words.append(f"learning rate rises over {cfg.warmup_samples:,} samples")
+        words.append(f"linear warm-up over {cfg.warmup_samples:,} samples")
     return "; ".join(words)
 
 

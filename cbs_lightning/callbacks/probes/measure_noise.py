@@ -12,6 +12,7 @@ import lightning as L
 import torch
 
 from cbs_lightning.callbacks.loaders import data_size
+from cbs_lightning.callbacks.probes.branches import Branches, branch_sizes
 from cbs_lightning.callbacks.probes.measurement import ProbeSettings, measure
 from cbs_lightning.callbacks.probes.objective import Objective, samples_freely
 from cbs_lightning.callbacks.probes.schedule import (
@@ -27,6 +28,7 @@ from cbs_lightning.callbacks.stop_at_threshold import StopAtThreshold
 from cbs_lightning.models import Classifier
 from cbs_lightning.models.compilation import uncompiled
 from cbs_lightning.models.out_of_memory import is_out_of_memory
+from cbs_lightning.noise.branches import with_local_fit
 from cbs_lightning.noise.record import Cost, NoiseRecord, Probe
 from cbs_lightning.optim.learning_rate import RateSchedule
 from cbs_lightning.results.result import Result
@@ -165,8 +167,13 @@ class MeasureNoise(L.Callback):
                 self.cost, share_of_run=self.cost.seconds / seconds if seconds > 0 else None
             ),
             settings=asdict(self.settings),
-            notes=list(self.notes),
+            notes=[*self.notes, *self._missed()],
         )
+
+    def _missed(self) -> list[str]:
+        """In a short run the loss passes several levels between two looks."""
+        missed = self._passed - len(self.probes)
+        return [f"{missed} levels of loss were passed without a probe"] if missed > 0 else []
 
     def _probe(
         self, trainer: L.Trainer, module: L.LightningModule, step: int, samples: int, loss: float
@@ -223,8 +230,23 @@ class MeasureNoise(L.Callback):
             factor,
             self._note,
         )
+        if self.settings.branches:
+            found["branches"] = self._branches(trainer, objective, slice_size, factor)
         self._add_cost(objective)
-        return replace(blank, **found)
+        return with_local_fit(replace(blank, **found))
+
+    def _branches(
+        self, trainer: L.Trainer, held: Objective, slice_size: int | None, factor: float
+    ) -> list[dict[str, Any]]:
+        if held.kept:
+            self._note("no branches: the data is a stream, of which no batches can be drawn")
+            return []
+        assert self.stop.batch_size is not None
+        settings, most = self.settings, data_size(trainer.train_dataloader)
+        sizes = branch_sizes(self.stop.batch_size, settings.branch_factors, most)
+        branches = Branches(held, slice_size, factor)
+        found = branches.make(sizes, settings.branch_steps, settings.branch_repeats)
+        return [each.to_dict() for each in found]
 
     def _batches(self) -> tuple[int, int]:
         """How many batches a probe takes gradients of now, and the samples of each."""

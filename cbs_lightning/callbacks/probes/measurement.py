@@ -1,6 +1,6 @@
 """One probe: what is measured at the weights of one moment, and how much of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,10 @@ class ProbeSettings:
     curvature: bool = True  # a and c as well
     trials: int = 4  # pairs of trial steps
     products: int = 3  # Hessian-vector products
-    branches: bool = False
+    branches: bool = False  # of the run, at several batch sizes
+    branch_steps: int = 40
+    branch_factors: Sequence[float] = (0.5, 1, 2, 4)  # times the run's batch size
+    branch_repeats: int = 2
     theorem: bool = False
 
     def batches_of(self, run_batch_size: int) -> tuple[int, int]:

@@ -77,6 +77,20 @@ class Objective:
         assert total is not None
         return loss, total
 
+    def backward(self, number: int) -> float:
+        """Add a batch's gradient to those of the parameters; its mean loss."""
+        loss = 0.0
+        for part, share in self._parts(number):
+            with torch.enable_grad():
+                value = self._loss(part) * share
+                if self._chunked:
+                    torch.autograd.backward(value)
+                else:
+                    self.module.backward(value)
+            loss += float(value.detach())
+        self.gradients += self.batch_size
+        return loss
+
     def loss(self, number: int) -> float:
         with torch.no_grad():
             losses = [float(self._loss(part)) * share for part, share in self._parts(number)]

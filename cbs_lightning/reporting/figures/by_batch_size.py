@@ -342,7 +342,7 @@ def _range_keys(found: list[Recommendation]) -> list[Line2D]:
     shares = sorted({one.range.within for one in found if one.range is not None})
     keys = [key(f"at most {percent(share)} more gradients", lw=THICK_BAR) for share in shares]
     wider = any(one.wider_range for one in found)
-    return [*keys, *([key("at most so many more", lw=THIN_BAR)] if wider else [])]
+    return [*keys, *([key("at most this many more", lw=THIN_BAR)] if wider else [])]
 
 
 def _title(study: str, study_curves: list[Curve]) -> str:

@@ -1,6 +1,7 @@
 """A quantity against batch size where there are many curves: a panel per family of optimizers."""
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,8 +32,9 @@ from cbs_lightning.reporting.figures.style import (
 PANEL_HEIGHT = 1.9  # inches
 COLUMNS = 3
 LABEL_HEIGHT = 0.09  # of a panel's height
-ROOM_FOR_LABELS = 0.75  # of the span of batch sizes, to the right of them
+ROOM_PER_CHARACTER = 0.042  # of the span of batch sizes, to the right of them
 LONGEST_LABEL = 20  # characters
+MOST_TICKS = 6  # of a panel's batch sizes
 ARROW: dict[str, Any] = {"marker": r"$\uparrow$", "ms": 5, "mew": 0.3, "ls": "none"}
 Point = tuple[int, float]  # a batch size, and what it took to reach the threshold
 
@@ -42,6 +44,7 @@ class Line:
     """What is drawn of a curve."""
 
     curve: Curve
+    label: str
     points: list[Point]
     ranges: list[tuple[int, float, float]]  # of seeds: a batch size, the least and the most
     bounds: list[Point]  # of runs that were abandoned
@@ -51,7 +54,8 @@ class Line:
 
 def draw_families(title: str, curves: list[Curve], quantity: Quantity) -> Figure:
     """One quantity against batch size, of at least one curve."""
-    lines = [_line(curve, quantity) for curve in curves]
+    optimizers = Counter(curve.optimizer for curve in curves)
+    lines = [_line(curve, quantity, alone=optimizers[curve.optimizer] == 1) for curve in curves]
     families: dict[str, list[Line]] = {}
     for line in lines:
         families.setdefault(family_of(line.curve.optimizer), []).append(line)
@@ -64,7 +68,8 @@ def draw_families(title: str, curves: list[Curve], quantity: Quantity) -> Figure
         sizes = [point.batch_size for line in lines for point in line.curve.points]
         values = [value for line in lines for _, value in [*line.points, *line.bounds]]
         missed = max(sum(bool(line.curve.unreached) for line in own) for own in families.values())
-        _set_axes(panels[0, 0], sizes, values, UNREACHED_ROW * missed)
+        room = ROOM_PER_CHARACTER * max(len(line.label) for line in lines)
+        _set_axes(panels[0, 0], sizes, values, UNREACHED_ROW * missed, room)
         for axes, family in zip(panels.flat, shown, strict=False):
             axes.set_title(family, loc="left", color=GRAY)
             _draw_panel(axes, families[family], looks)
@@ -93,7 +98,8 @@ def _keys(lines: list[Line], quantity: Quantity, missed: int) -> list[Line2D]:
     return keys
 
 
-def _line(curve: Curve, quantity: Quantity) -> Line:
+def _line(curve: Curve, quantity: Quantity, *, alone: bool) -> Line:
+    """The optimizer's name will do for its only curve."""
     value, marked = quantity.value, quantity.marked(curve)
     ranges = []
     for point in curve.points:
@@ -101,6 +107,7 @@ def _line(curve: Curve, quantity: Quantity) -> Line:
         ranges += [(point.batch_size, min(seeds), max(seeds))] if len(seeds) > 1 else []
     return Line(
         curve,
+        shorten(curve.optimizer if alone else curve.variant, LONGEST_LABEL),
         [(point.batch_size, own) for point in curve.points if (own := value(point))],
         ranges,
         [(r.batch_size, quantity.bound(r)) for point in curve.points for r in point.abandoned],
@@ -118,12 +125,12 @@ def _looks(curves: list[Curve]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _set_axes(axes: Axes, sizes: list[int], values: list[float], band: float) -> None:
+def _set_axes(axes: Axes, sizes: list[int], values: list[float], band: float, room: float) -> None:
     """The same of all panels, with room for names to the right of the largest batch size."""
     set_batch_sizes(axes, sizes)
     left, right = axes.get_xlim()
-    axes.set_xlim(left, right * (right / left) ** ROOM_FOR_LABELS)
-    set_octaves(axes.xaxis, np.log2(min(sizes)), np.log2(max(sizes)), 0.0)
+    axes.set_xlim(left, right * (right / left) ** room)
+    set_octaves(axes.xaxis, np.log2(min(sizes)), np.log2(max(sizes)), 0.0, MOST_TICKS)
     axes.set_yscale("log", base=2)
     low, high = np.log2(min(values, default=1)), np.log2(max(values, default=2))
     margin = 0.12 * max(high - low, 1)
@@ -133,7 +140,7 @@ def _set_axes(axes: Axes, sizes: list[int], values: list[float], band: float) ->
 
 
 def _draw_panel(axes: Axes, lines: list[Line], looks: dict[str, dict[str, Any]]) -> None:
-    ends: dict[str, Point] = {}
+    ends: list[tuple[str, str, Point]] = []  # label, colour, place
     missed = [line.curve for line in lines if line.curve.unreached]
     for row, curve in enumerate(missed):
         unreached = [point.batch_size for point in curve.unreached]
@@ -158,34 +165,34 @@ def _draw_panel(axes: Axes, lines: list[Line], looks: dict[str, dict[str, Any]])
         for place in (place for place in line.points if place[0] == line.best):
             star = look | {"marker": "*", "ms": 9, "mec": "white", "mew": 0.6}
             axes.plot(*place, zorder=4, **star)
-        ends[line.curve.variant] = line.points[-1]
-    _label(axes, ends, looks)
+        ends.append((line.label, look["color"], line.points[-1]))
+    _label(axes, ends)
 
 
-def _label(axes: Axes, ends: dict[str, Point], looks: dict[str, dict[str, Any]]) -> None:
+def _label(axes: Axes, ends: list[tuple[str, str, Point]]) -> None:
     """Names beside the curves' last points, moved apart where they would overlap."""
     to_share = axes.transData + axes.transAxes.inverted()
-    wanted = {variant: tuple(map(float, to_share.transform(end))) for variant, end in ends.items()}
-    left = max((place[0] for place in wanted.values()), default=0.0) + 0.04
-    order = sorted(wanted, key=lambda variant: wanted[variant][1])
+    named = [(*map(float, to_share.transform(end)), label, color) for label, color, end in ends]
+    named.sort(key=lambda name: name[1])
+    left = max((name[0] for name in named), default=0.0) + 0.05
     heights: list[float] = []
-    for variant in order:
+    for _, wanted, _, _ in named:
         lowest = heights[-1] + LABEL_HEIGHT if heights else 0.03
-        heights.append(max(wanted[variant][1], lowest))
+        heights.append(max(wanted, lowest))
     excess = max(0.0, heights[-1] - 0.97) if heights else 0.0
     for number in reversed(range(len(heights))):  # from the top down, only as far as needed
         highest = heights[number + 1] - LABEL_HEIGHT if number + 1 < len(heights) else 0.97
         heights[number] = min(heights[number], highest) if excess else heights[number]
-    for variant, height in zip(order, heights, strict=True):
-        color = looks[variant]["color"]
+    for (x, y, label, color), height in zip(named, heights, strict=True):
+        line = {"arrowstyle": "-", "color": color, "lw": 0.4, "alpha": 0.6, "relpos": (0, 0.5)}
         axes.annotate(
-            shorten(variant, LONGEST_LABEL),
-            xy=(wanted[variant][0], wanted[variant][1]),
+            label,
+            xy=(x, y),
             xytext=(left, height),
             xycoords="axes fraction",
             textcoords="axes fraction",
             fontsize=6,
             color=color,
             va="center",
-            arrowprops={"arrowstyle": "-", "color": color, "lw": 0.4, "alpha": 0.6},
+            arrowprops=line,
         )

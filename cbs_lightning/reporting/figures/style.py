@@ -84,9 +84,12 @@ def markers_of(variants: Iterable[tuple[str, str]]) -> dict[str, str]:
     return {name: MARKERS[mark % len(MARKERS)] for name, mark in marks_of(variants).items()}
 
 
-def set_octaves(axis: mpl.axis.Axis, low: float, high: float, margin: float) -> None:
+def set_octaves(
+    axis: mpl.axis.Axis, low: float, high: float, margin: float, most: int = 13
+) -> None:
+    """Ticks at powers of two, `most` of them or fewer."""
     exponents = np.arange(np.ceil(low - margin), np.floor(high + margin) + 1)
-    exponents = exponents[:: 1 + len(exponents) // 13]
+    exponents = exponents[:: 1 + len(exponents) // most]
     axis.set_major_locator(FixedLocator(list(2.0**exponents)))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda x, _: f"$2^{{{round(np.log2(x))}}}$"))

@@ -45,7 +45,7 @@ def blocks(studies: Sequence[PublishedStudy], folder: str) -> dict[str, list[str
 
 
 def opening(study: PublishedStudy, folder: str) -> dict[str, list[str]]:
-    """The README's: the first study's two figures side by side, a line on each."""
+    """Of the first pages: one study's two figures side by side, a line on each."""
     images = [
         f'  <img src="{folder}/{figure_name(number)}.png" width="420" alt="{_alt(text)}">'
         for number, text in captions(study).items()

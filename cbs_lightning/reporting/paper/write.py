@@ -16,19 +16,23 @@ from cbs_lightning.reporting.paper.study import PublishedStudy, read_published
 from cbs_lightning.reporting.tables import write_tables
 
 FOLDER = "paper"  # of the published files, below docs/
-PAGE, README = "paper.md", "README.md"
+PAGE, INDEX, README = "paper.md", "index.md", "README.md"
 LEFT_OUT = ("seconds", "tradeoff")  # of a busy machine, and of another kind than the paper's
 
 
 def write_page(docs: Path) -> list[str]:
-    """Write figures and tables to docs/paper, and what docs/paper.md and the README say of them."""
+    """Write figures and tables to docs/paper, and their text to paper.md, index.md and README."""
     folder = docs / FOLDER
     studies = [read_published(study, folder) for study in STUDIES]
     if not any(study.rows for study in studies):
         names = ", ".join(f"{study.name}.csv" for study in STUDIES)
         raise UserError(f"{folder}: no published study; expected: {names}")
     found = blocks(studies, FOLDER)
-    pages = {docs / PAGE: found, docs.parent / README: opening(studies[0], f"{docs.name}/{FOLDER}")}
+    pages = {
+        docs / PAGE: found,
+        docs / INDEX: opening(studies[0], FOLDER),
+        docs.parent / README: opening(studies[0], f"{docs.name}/{FOLDER}"),
+    }
     filled = {
         path: fill(path.read_text(), own, path) for path, own in pages.items() if path.exists()
     }

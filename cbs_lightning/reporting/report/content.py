@@ -123,8 +123,8 @@ def _answer(study: Study, curve: Curve, own: bool) -> Recommendation:
 
 def _cannot_say(variant: str, missing: int, runs: int, threshold: float) -> dict[str, Any]:
     """What is said of a variant some of whose runs stopped too soon; the rest would mislead."""
-    stopped = f"{missing} of {count_of(runs, 'run')} stopped before {threshold:g} could be told"
-    told = f"{variant}: {stopped}. Run again with stop.loss={threshold:g} to know."
+    stopped = f"{missing} of {count_of(runs, 'run')} stopped too early to answer {threshold:g}"
+    told = f"{variant}: {stopped}. Run again with stop.loss={threshold:g} to find out."
     nothing = dict.fromkeys(("least", "fastest", "critical_batch", "interval", "curve"))
     return {"variant": variant, "told": [told], "ranges": [], "forms": [], **nothing}
 

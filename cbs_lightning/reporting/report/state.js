@@ -81,6 +81,6 @@ function describe(run) {
       `${number(run.seconds, 3)} s, accuracy ${percent(run.accuracy)}`,
     ].join("\n");
   }
-  const why = run.status === null ? "stopped before this threshold could be told" : run.status;
+  const why = run.status === null ? "stopped too early to answer this threshold" : run.status;
   return [head, `${why} after ${number(run.steps_run)} steps`, `loss ${number(run.loss, 3)}`].join("\n");
 }

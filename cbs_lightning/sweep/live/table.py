@@ -201,5 +201,5 @@ def _counts(jobs: Sequence[JobState]) -> str:
     parts = [f"{len(finished)} of {count_of(len(jobs), 'job')} done"]
     parts += [f"[{OUTCOMES[each]}]{counts[each]} {each}[/]" for each in OUTCOMES if counts[each]]
     if known := sum(job.known for job in finished):
-        parts.append(f"[dim]{known} known already[/]")
+        parts.append(f"[dim]{known} already finished[/]")
     return " · ".join(parts)

@@ -98,7 +98,7 @@ class RunJob:
         if isinstance(self.value, Result):
             print_line(f"{title}: {describe(self.value)}")
         elif isinstance(self.value, BusyError):
-            print_line(f"{title}: another process works on it; comes last")
+            print_line(f"{title}: locked by another process; retrying at the end")
         else:
             self.sweep_job.ended(Status.FAILED)
             print_line(f"{title}: failed: {self.value}; its log: {self.log}")
@@ -147,7 +147,7 @@ def patient_queue() -> dict[str, Queued]:
             return slurm.queue()
         except UserError as error:
             if not said:
-                print_line(f"{error}; asked again until it answers")
+                print_line(f"{error}; retrying until it answers")
             said = True
             time.sleep(ASK_SECONDS)
 
@@ -179,7 +179,7 @@ def _print_reasons(jobs: Sequence[RunJob], queue: dict[str, Queued], printed: se
         if reason.startswith(TELLING):
             printed.add(reason)
             number = count_of(len(waiting[reason]), "job")
-            print_line(f"SLURM lets {number} wait ({reason}): {ids(waiting[reason])}")
+            print_line(f"SLURM keeps {number} waiting ({reason}): {ids(waiting[reason])}")
 
 
 def _is_submitted_by(script: Path, job: Job[JobReturn]) -> bool:

@@ -153,7 +153,9 @@ def _check_cores(partition: str | None, cores: int | None) -> None:
     except _RefusedError:
         return
     if told and cores is not None and cores > (most := max(map(int, told))):
-        raise ConfigError(f"{KEY}.cpus_per_task", cores, f"no node has so many; allowed: <= {most}")
+        raise ConfigError(
+            f"{KEY}.cpus_per_task", cores, f"no node has that many; allowed: <= {most}"
+        )
 
 
 class _RefusedError(Exception):

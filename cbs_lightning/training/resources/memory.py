@@ -18,8 +18,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from cbs_lightning.models import Classifier
 from cbs_lightning.models.out_of_memory import is_out_of_memory
 from cbs_lightning.optim.groups import make_optimizer
-from cbs_lightning.training.allocator import LARGEST_MMAP_THRESHOLD
-from cbs_lightning.training.system_memory import available_memory
+from cbs_lightning.training.resources.allocator import LARGEST_MMAP_THRESHOLD
+from cbs_lightning.training.resources.system_memory import available_memory
 
 USABLE = 0.7  # of the memory that is free; the rest is for libraries' own buffers
 KEPT = 2.0  # times what a step's tensors take, at most, where all that is freed is kept
