@@ -35,17 +35,17 @@ COLUMNS = [
 # Family, noise of log K, seeds, number of problems. The constants of the search were chosen on
 # other draws of the first three families.
 CELLS = [
-    ("quadratics", 0.0, 1, 60),
-    ("quadratics", 0.05, 1, 60),
-    ("quadratics", 0.05, 3, 30),
-    ("flat", 0.1, 1, 60),
-    ("flat", 0.1, 3, 30),
-    ("two minima", 0.05, 1, 60),
-    ("plateau, dip, rise", 0.05, 1, 60),
-    ("wide family", 0.03, 1, 60),
-    ("wide family", 0.1, 1, 60),
-    ("wide family", 0.25, 1, 60),
-    ("nested", 0.1, 1, 60),
+    ("quadratics", 0.0, 1, 150),
+    ("quadratics", 0.05, 1, 150),
+    ("quadratics", 0.05, 3, 60),
+    ("flat", 0.1, 1, 150),
+    ("flat", 0.1, 3, 60),
+    ("two minima", 0.05, 1, 150),
+    ("plateau, dip, rise", 0.05, 1, 150),
+    ("wide family", 0.03, 1, 150),
+    ("wide family", 0.1, 1, 150),
+    ("wide family", 0.25, 1, 150),
+    ("nested", 0.1, 1, 150),
 ]
 SEED = 50_000  # of the draws
 
