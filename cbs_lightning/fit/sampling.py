@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from cbs_lightning.fit.likelihood import Floats
 
-SEED = 1
+SEED = 2
 FIRST = 5  # times as many draws from the prior as are kept
 KEPT = 0.5  # effective share of the draws at the next power
 LEAST_STEP = 1e-4
