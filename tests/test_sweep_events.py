@@ -90,7 +90,8 @@ def test_a_curve_a_variant_with_the_numbers_of_the_results(study):
             }
             assert shown(study, variant, quantity) == expected
             logs = {step: math.log2(value) for step, value in expected.items()}
-            assert shown(study, variant, f"{quantity}, log2") == pytest.approx(logs)
+            found = shown(study, variant, quantity, f"{GROUP}, log2 values")
+            assert found == pytest.approx(logs)
     assert set(shown(study, "sgd", "steps")) == {2, 3}
 
 
