@@ -181,7 +181,10 @@ def _draw_panel(axes: Axes, lines: list[Line], looks: dict[str, dict[str, Any]])
 def _label(axes: Axes, ends: list[tuple[str, str, Point]]) -> None:
     """Names beside the curves' last points, moved apart where they would overlap."""
     to_share = axes.transData + axes.transAxes.inverted()
-    named = [(*map(float, to_share.transform(end)), label, color) for label, color, end in ends]
+    named: list[tuple[float, float, str, str]] = []
+    for label, color, end in ends:
+        x, y = map(float, to_share.transform(end))
+        named.append((x, y, label, color))
     named.sort(key=lambda name: name[1])
     left = max((name[0] for name in named), default=0.0) + 0.05
     heights: list[float] = []
