@@ -8,6 +8,7 @@ from matplotlib.text import Annotation, Text
 from cbs_lightning.analysis.study import Study, read
 from cbs_lightning.reporting.colors import COLORS, FAMILIES, colors_of, family_of, marks_of
 from cbs_lightning.reporting.figures.by_batch_size import MOST_TOGETHER, draw
+from cbs_lightning.reporting.figures.by_threshold import draw_by_threshold
 from cbs_lightning.reporting.figures.style import write_figure
 from tests.optimizers import OPTIMIZERS
 from tests.studies import make_run
@@ -102,3 +103,15 @@ def test_an_optimizer_with_several_curves_has_their_names_beside_them(many, tmp_
     names = {text.get_text() for axes in figure.axes for text in axes.texts}
     assert {"adam", "adam lr=0.1", "lion"} <= names
     assert len(names) == len(without_lion) + 2
+
+
+def test_b_star_against_the_threshold_has_a_panel_per_family(many):
+    figure = draw_by_threshold("many", many.across)
+    panels = {axes.get_title(loc="left"): axes for axes in figure.axes if axes.lines}
+    assert list(panels) == [*FAMILIES, "Others"]
+    for family, axes in panels.items():
+        names = [text.get_text() for text in axes.get_legend().get_texts()]
+        own = [one.variant for one in many.across if family_of(one.optimizer) == family]
+        assert names == own
+        low, high = axes.get_xlim()
+        assert low > high  # stricter to the right

@@ -13,9 +13,13 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from cbs_lightning.analysis.recommendation import LEVEL, percent
 from cbs_lightning.analysis.thresholds import AcrossThresholds
 from cbs_lightning.console import count_of
-from cbs_lightning.reporting.colors import colors_of
+from cbs_lightning.reporting.colors import FAMILIES, OTHERS, colors_of, family_of
+from cbs_lightning.reporting.figures.by_batch_size import MOST_TOGETHER
+from cbs_lightning.reporting.figures.by_family import COLUMNS
 from cbs_lightning.reporting.figures.style import (
     DASHED,
+    FULL_WIDTH,
+    GRAY,
     HOLLOW,
     PLOT_HEIGHT,
     STYLE,
@@ -27,6 +31,8 @@ from cbs_lightning.reporting.figures.style import (
     shorten,
 )
 
+THRESHOLD, CRITICAL = "Loss threshold (stricter to the right)", "Critical batch size b*"
+FAMILY_HEIGHT = 2.2  # inches
 RANGE_MARGIN = 1.1  # by which a range is drawn beyond its batch sizes, to be seen if it is one
 SPREAD = 0.015  # of the axis between variants, so that their intervals can be told apart
 
@@ -37,38 +43,81 @@ def draw_by_threshold(study: str, variants: list[AcrossThresholds]) -> Figure | 
     if len(thresholds) < 2:
         return None
     with mpl.rc_context(STYLE):
-        markers = markers_of((variant.variant, variant.optimizer) for variant in variants)
-        colors = colors_of(variant.optimizer for variant in variants)
-        agreeing = [v for v in variants if not v.joint.reason and not v.joint.contradicted]
+        if len(variants) > MOST_TOGETHER:
+            return _draw_families(study, variants, thresholds)
         figure = Figure((WIDTH, PLOT_HEIGHT), layout="constrained")
         axes = figure.add_subplot()
-        axes.set_xscale("log")
-        axes.set_yscale("log", base=2)
-        low, high = _size_range(variants)
-        axes.set_ylim(low, high)
-        span = math.log(thresholds[-1] / thresholds[0])
-        for place, variant in enumerate(variants):
-            shift = math.exp(SPREAD * span * (place - (len(variants) - 1) / 2))
-            color, marker = colors[variant.optimizer], markers[variant.variant]
-            _draw_variant(axes, variant, shift, color, marker)
-        for variant in agreeing:
+        _set_axes(axes, variants, thresholds)
+        names = _draw_variants(axes, variants, thresholds)
+        axes.invert_xaxis()
+        axes.set_xlabel(THRESHOLD)
+        axes.set_ylabel(CRITICAL)
+        axes.set_title(_title(study, variants), loc="left")
+        add_legend(figure, (names, 3), (_keys(variants), 1))
+    return figure
+
+
+def _draw_families(study: str, variants: list[AcrossThresholds], thresholds: list[float]) -> Figure:
+    """A panel per family of optimizers, each with the names of its own."""
+    families: dict[str, list[AcrossThresholds]] = {}
+    for variant in variants:
+        families.setdefault(family_of(variant.optimizer), []).append(variant)
+    shown = [name for name in (*FAMILIES, OTHERS) if name in families]
+    columns = min(COLUMNS, len(shown))
+    rows = math.ceil(len(shown) / columns)
+    figure = Figure((FULL_WIDTH, FAMILY_HEIGHT * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    _set_axes(panels[0, 0], variants, thresholds)
+    for axes, family in zip(panels.flat, shown, strict=False):
+        names = _draw_variants(axes, families[family], thresholds)
+        axes.set_title(family, loc="left", color=GRAY)
+        axes.legend(handles=names, fontsize=5, loc="upper left", frameon=False, borderpad=0)
+    for axes in list(panels.flat)[len(shown) :]:
+        axes.set_axis_off()
+    for axes in list(panels.flat)[max(0, len(shown) - columns) : len(shown)]:
+        axes.set_xlabel("Loss threshold")
+        axes.tick_params(labelbottom=True)
+    panels[0, 0].invert_xaxis()
+    figure.suptitle(_title(study, variants), x=0.02, ha="left", fontsize=8)
+    figure.supylabel(CRITICAL, fontsize=8)
+    add_legend(figure, (_keys(variants), 2))
+    return figure
+
+
+def _set_axes(axes: Axes, variants: list[AcrossThresholds], thresholds: list[float]) -> None:
+    axes.set_xscale("log")
+    axes.set_yscale("log", base=2)
+    low, high = _size_range(variants)
+    axes.set_ylim(low, high)
+    axes.xaxis.set_major_locator(FixedLocator(thresholds))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    set_octaves(axes.yaxis, math.log2(low), math.log2(high), 0.0)
+
+
+def _draw_variants(
+    axes: Axes, variants: list[AcrossThresholds], thresholds: list[float]
+) -> list[Line2D]:
+    """Draw them beside each other; their keys."""
+    markers = markers_of((variant.variant, variant.optimizer) for variant in variants)
+    colors = colors_of(variant.optimizer for variant in variants)
+    span = math.log(thresholds[-1] / thresholds[0])
+    names = []
+    for place, variant in enumerate(variants):
+        shift = math.exp(SPREAD * span * (place - (len(variants) - 1) / 2))
+        color, marker = colors[variant.optimizer], markers[variant.variant]
+        _draw_variant(axes, variant, shift, color, marker)
+        if _agrees(variant):
             grid = np.geomspace(thresholds[0], thresholds[-1], 100)
             theory = [variant.joint.critical_batch(threshold) or math.nan for threshold in grid]
-            axes.plot(grid, theory, color=colors[variant.optimizer], ls=DASHED, lw=0.9)
-        axes.invert_xaxis()
-        axes.xaxis.set_major_locator(FixedLocator(thresholds))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-        set_octaves(axes.yaxis, math.log2(low), math.log2(high), 0.0)
-        axes.set_xlabel("Loss threshold (stricter to the right)")
-        axes.set_ylabel("Critical batch size b*")
-        axes.set_title(_title(study, variants), loc="left")
-        names = [
-            key(shorten(one.variant), color=colors[one.optimizer], marker=marker, **HOLLOW)
-            for one, marker in zip(variants, markers.values(), strict=True)
-        ]
-        add_legend(figure, (names, 3), (_keys(variants, bool(agreeing)), 1))
-    return figure
+            axes.plot(grid, theory, color=color, ls=DASHED, lw=0.9)
+        names.append(key(shorten(variant.variant), color=color, marker=marker, **HOLLOW))
+    return names
+
+
+def _agrees(variant: AcrossThresholds) -> bool:
+    """Whether one theorem fits all its thresholds."""
+    return not variant.joint.reason and not variant.joint.contradicted
 
 
 def _title(study: str, variants: list[AcrossThresholds]) -> str:
@@ -113,14 +162,14 @@ def _size_range(variants: list[AcrossThresholds]) -> tuple[float, float]:
     return min(sizes, default=1) / 2.2, max(sizes, default=2) * 2.2
 
 
-def _keys(variants: list[AcrossThresholds], with_theory: bool) -> list[Line2D]:
+def _keys(variants: list[AcrossThresholds]) -> list[Line2D]:
     handles = [key("least SFO of those run", marker="o", lw=0.9, **HOLLOW)]
     shares = {found.range.within for variant in variants for found in variant.at if found.range}
     handles += [key(f"at most {percent(share)} more gradients", lw=3.2) for share in shares]
     handles.append(key(f"b*, {percent(LEVEL)} interval", marker="D", ms=3.8, lw=0.9))
     if any(_open(found.interval) for variant in variants for found in variant.at):
         handles.append(key("open: b* may lie beyond those run", marker="v", ms=4, lw=0.9))
-    if with_theory:
+    if any(map(_agrees, variants)):
         handles.append(key("theorem, all thresholds together", lw=0.9, ls=DASHED))
     return handles
 
