@@ -8,7 +8,7 @@ def test_what_is_printed_is_not_fitted_again_for_the_figures(cli, tmp_path, monk
     printed, written = [], []
     recommend = report.recommend
     monkeypatch.setattr(
-        report, "recommend", lambda curve, within: printed.append(curve) or recommend(curve, within)
+        report, "recommend", lambda curve, *rest: printed.append(curve) or recommend(curve, *rest)
     )
     monkeypatch.setattr(report, "_write", written.append)
     given = ("-m", *TINY, "stop.loss=1.8", "stop.max_epochs=4", f"output_dir={tmp_path}")

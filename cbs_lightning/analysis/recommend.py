@@ -22,16 +22,13 @@ from cbs_lightning.fit.minimum import largest_within
 from cbs_lightning.noise.record import NoiseRecord
 from cbs_lightning.results.trajectory import RuleName
 
-NO_RECORDS: Mapping[str, NoiseRecord] = MappingProxyType({})
+Records = Mapping[str, NoiseRecord]  # what probes measured in runs, by `config_hash`
+NO_RECORDS: Records = MappingProxyType({})
 WIDER = (0.1, 0.2, 0.5)  # of the least SFO, tried in turn where a range is narrow
 
 
 def recommend(
-    curve: Curve,
-    within: float = WITHIN,
-    records: Mapping[str, NoiseRecord] = NO_RECORDS,
-    *,
-    leverage: bool = True,
+    curve: Curve, within: float = WITHIN, records: Records = NO_RECORDS, *, leverage: bool = True
 ) -> Recommendation:
     """Recommend a batch size, given the runs of one curve.
 
