@@ -48,7 +48,7 @@ BASES = {
 def check(cfg: RunConfig, *, here: bool = True) -> None:
     """Raise `ConfigError` for the first value that cannot be; `here`: on this very machine."""
     # A sweep has made of it the runs with each learning rate before they are checked.
-    allowed = "needs a sweep over a grid, with -m; allowed here: linear, none, sqrt"
+    allowed = "needs a sweep, with -m; allowed here: linear, none, sqrt"
     require(cfg.lr_scaling is not Scaling.TUNED, "lr_scaling", cfg.lr_scaling, allowed)
     check_trainer(cfg.trainer, (lambda kind: kind in GPUS and GPUS[kind]()) if here else None)
     _check_noise(cfg)
