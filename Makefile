@@ -37,6 +37,7 @@ setup: $(READY) ## make .venv and install the pinned packages (the other targets
 $(READY): requirements.lock requirements-build.lock
 	@"$$PYTHON3" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
 	  { echo "error: Python 3.11 is needed, found: $$PYTHON3"; exit 1; }
+	@if [ -L .venv ]; then echo "error: .venv is a link, and installing would empty what it points to; remove it"; exit 1; fi
 	@echo "Installing the pinned packages into .venv (once, several GB: PyTorch)"
 	"$$PYTHON3" -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes \

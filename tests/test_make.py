@@ -215,3 +215,13 @@ def test_no_variable_is_substituted_into_a_command():
     recipes = [line for line in makefile.splitlines() if line[:1] == "\t"]
     used = set(re.findall(r"\$[({](\w+)", "\n".join(recipes).replace("$$", "")))
     assert used == {"BIN", "MAKEFILE_LIST", "QUESTION"}
+
+
+def test_an_environment_elsewhere_is_not_emptied(project, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "venv"
+    (project / ".venv").rename(elsewhere)
+    (project / ".venv").symlink_to(elsewhere)
+    (elsewhere / ".installed").unlink()
+    done = make(project, "setup")
+    assert done.returncode != 0 and "error: .venv is a link" in done.stdout
+    assert (elsewhere / "bin" / "python").exists()
