@@ -226,7 +226,7 @@ def test_damaged_files_are_named(mnist_copy, damage):
     reason = {
         "truncated": "10007 bytes, should be 10008",
         "wrong": "wrong checksum",
-        "missing": "No such file",
+        "missing": "t10k-labels-idx1-ubyte: missing",
         "folder": "bytes, should be",
     }[damage]
     with pytest.raises(DataError, match=reason) as error:

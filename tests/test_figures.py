@@ -690,7 +690,7 @@ def test_runs_in_slices_are_told_and_drawn_with_a_marker_of_their_own(tmp_path):
         make_run(study, "adam", batch_size, epochs, micro_batch_size=micro)
     curve = study_curves(study)["adam"]
     assert [point.batch_size for point in curve.points if point.sliced] == [32, 64]
-    assert "which any BatchNorm saw instead of batches: b = 32, 64." in plain_answer(curve)
+    assert "whose statistics BatchNorm used: b = 32, 64." in plain_answer(curve)
     axes = draw("study", [curve], "sfo").axes[0]
     hollow = [
         line

@@ -115,7 +115,7 @@ def test_a_sweep_comes_back_to_what_another_process_works_on(cli, tmp_path, tiny
     assert time.monotonic() - begun > 1
     assert outcome.code == 0, outcome.err
     lines = [line for line in outcome.out.splitlines() if line.startswith("[")]
-    assert "[1/2]" in lines[0] and "comes last" in lines[0]
+    assert "[1/2]" in lines[0] and "locked by another process; retrying at the end" in lines[0]
     assert "[2/2]" in lines[1] and "exhausted" in lines[1]
     assert "[1/2]" in lines[-1] and "exhausted" in lines[-1]
     holder.wait()

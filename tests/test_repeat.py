@@ -172,19 +172,19 @@ def test_a_users_own_code_on_their_own_command_line_just_works(cli, tmp_path):
 
 
 UNREADABLE = {
-    "": "no run's configuration",
+    "": "is not a run's configuration",
     "{": "cannot be read",
-    "- 1": "no run's configuration",
-    "names: {}\nseed: ${oc.env:HOME}": "no interpolations",
-    'names: {}\nseed: "\\x24{oc.env:HOME}"': "no interpolations",
+    "- 1": "is not a run's configuration",
+    "names: {}\nseed: ${oc.env:HOME}": "may not have interpolations",
+    'names: {}\nseed: "\\x24{oc.env:HOME}"': "may not have interpolations",
     'names: {}\noptimizer: {dampening: "\\x24{oc.create:{_target_: os.system}}"}': (
-        "no interpolations"
+        "may not have interpolations"
     ),
-    'names: {}\n"\\x24{a}": 1': "no interpolations",
-    "names: {}": "no run's configuration",
-    "names: {data: digits, model: tiny, optimizer: adam}": "no run's configuration",
+    'names: {}\n"\\x24{a}": 1': "may not have interpolations",
+    "names: {}": "is not a run's configuration",
+    "names: {data: digits, model: tiny, optimizer: adam}": "is not a run's configuration",
     "!!python/object/apply:os.system [true]": "cannot be read",
-    "a: 1": "no run's configuration",
+    "a: 1": "is not a run's configuration",
 }
 
 

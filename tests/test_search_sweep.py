@@ -668,7 +668,8 @@ def test_an_output_directory_that_is_none_takes_one_line(cli, tmp_path):
     (tmp_path / "file").touch()
     outcome = cli(*SEARCH, f"output_dir={tmp_path / 'file'}")
     assert outcome.code == 1 and outcome.err.count("\n") == 1
-    assert outcome.err.startswith(f"error: output_dir={tmp_path / 'file'}: Not a directory")
+    assert outcome.err.startswith(f"error: output_dir={tmp_path / 'file'}: ")
+    assert "is not a directory; nothing was written" in outcome.err
 
 
 def test_the_largest_is_held_against_the_smallest_that_is_named():

@@ -201,7 +201,7 @@ def test_jobs_wait_for_nodes_that_are_away_and_that_is_told(environment, tmp_pat
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0 and err == "", out + err + sweep.logs()
     assert "SLURM has no place for these jobs at the moment: allocation failure: " in told[0]
-    assert "SLURM lets 1 job wait (Nodes required for job are DOWN): " in told[1]
+    assert "SLURM keeps 1 job waiting (Nodes required for job are DOWN): " in told[1]
 
 
 def test_jobs_outlive_who_submitted_them_and_are_waited_for_again(environment, tmp_path, cli):

@@ -370,8 +370,8 @@ def test_jobs_that_may_wait_for_ever_are_told_of_once(submitted, monkeypatch, ca
     asked(monkeypatch, usual, held, held, usual, held, other, other, ended)
     wait([submitted])
     assert capsys.readouterr().out.splitlines()[:-1] == [
-        "SLURM lets 1 job wait (ReqNodeNotAvail): 7_0",
-        "SLURM lets 1 job wait (QOSGrpNodeLimit): 7_0",
+        "SLURM keeps 1 job waiting (ReqNodeNotAvail): 7_0",
+        "SLURM keeps 1 job waiting (QOSGrpNodeLimit): 7_0",
     ]
 
 

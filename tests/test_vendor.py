@@ -27,7 +27,9 @@ def test_vendored_files_are_as_recorded(package):
     assert package["licence"] == "ISC" and "Permission to use, copy, modify" in licence
 
 
-@pytest.mark.parametrize("lock", ["requirements.lock", "requirements-build.lock"])
+@pytest.mark.parametrize(
+    "lock", ["requirements.lock", "requirements-build.lock", "requirements-docs.lock"]
+)
 def test_every_package_is_pinned_with_its_hashes(lock):
     entries = re.split(r"^(?=[a-z])", (ROOT / lock).read_text(), flags=re.MULTILINE)[1:]
     assert entries
@@ -37,7 +39,9 @@ def test_every_package_is_pinned_with_its_hashes(lock):
 
 def test_nothing_is_installed_or_built_without_hashes():
     makefile = (ROOT / "Makefile").read_text().replace("\\\n", " ")
-    tools, packages = re.findall(r"pip install (.*)", makefile)
+    tools, packages, docs = re.findall(r"pip install (.*)", makefile)
+    assert "--require-hashes" in docs and "-r requirements-docs.lock" in docs
+    assert "--only-binary :all:" in docs
     assert "--require-hashes" in tools and "-r requirements-build.lock" in tools
     assert "--only-binary :all:" in tools  # since it would be built by what is not pinned yet
     assert "--require-hashes" in packages and "-r requirements.lock" in packages

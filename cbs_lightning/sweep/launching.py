@@ -45,8 +45,9 @@ def concurrency_of(config: DictConfig, jobs: Sequence[RunConfig]) -> Concurrency
 
 def _check_paths(config: DictConfig, jobs: Sequence[RunConfig]) -> None:
     """A comma in a path was meant to be part of it."""
+    overrides = OmegaConf.select(config, "hydra.overrides.task", default=[])
     for key in ("output_dir", "data_dir"):
-        typed = [word for word in config.hydra.overrides.task if word.startswith(f"{key}=")]
+        typed = [word for word in overrides if word.startswith(f"{key}=")]
         if typed and len({getattr(job, key) for job in jobs}) > 1:
             value = typed[-1].partition("=")[2]
             one = f"to pass a comma, quote it: {in_quotes(key, value)}"
