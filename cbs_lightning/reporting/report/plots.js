@@ -18,11 +18,13 @@ const MOST_ROWS = 6; // of variants with unreached runs; the rest share the last
 const superscript = (n) => [...String(n)].map((c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c])).join("");
 const powerOfTwo = (value) => `2${superscript(Math.round(Math.log2(value)))}`;
 
-/** Seconds are plain numbers, as people say them. */
-const ticks = (domain, perStep) =>
-  domain && !perStep
-    ? { ticks: roundNumbers(domain), tickFormat: "~g" }
-    : { base: 2, ticks: domain ? powers(domain, 9) : [], tickFormat: powerOfTwo };
+/** Seconds are plain numbers, as people say them; so is what spans too few octaves to read off. */
+function ticks(domain, perStep) {
+  const octaves = domain ? powers(domain, 9) : [];
+  if (domain && !perStep) return { ticks: roundNumbers(domain), tickFormat: "~g" };
+  if (domain && octaves.length < 3) return { ticks: roundNumbers(domain), tickFormat: "~s" };
+  return { base: 2, ticks: octaves, tickFormat: powerOfTwo };
+}
 
 const DIGITS = [[1, 1.5, 2, 3, 4, 5, 6, 8], [1, 2, 3, 5, 7], [1, 2, 5], [1, 3], [1]];
 
