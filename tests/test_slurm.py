@@ -195,7 +195,7 @@ def test_jobs_wait_for_nodes_that_are_away_and_that_is_told(environment, tmp_pat
     try:
         process = sweep.start()
         assert process.stdout is not None
-        told = [next(line for line in process.stdout if part in line) for part in ("warn", "lets")]
+        told = [next(line for line in process.stdout if part in line) for part in ("warn", "keeps")]
     finally:
         sweep.call("scontrol", "update", "nodename=ALL", "state=resume")
     out, err = process.communicate(timeout=PATIENCE)
