@@ -12,7 +12,7 @@ import pytest
 
 from cbs_lightning.results.result import Status
 from cbs_lightning.results.store import read_run
-from tests.conftest import TINY, Outcome
+from tests.conftest import TINY
 from tests.slurm_cluster import CPUS, cluster, obstacle
 from tests.test_cli import ROOT, assert_one_clear_line
 from tests.test_restart import assert_same_runs
@@ -22,6 +22,52 @@ pytestmark = pytest.mark.slurm
 EPOCHS = 300
 PATIENCE = 300  # seconds; a test that is well does not need them
 SLURM = ["hydra/launcher=slurm", "hydra.launcher.cpus_per_task=1", "jobs=auto"]
+STRANGERS_CODE = """
+import pathlib
+import time
+
+import lightning as L
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Net(L.LightningModule):
+    def __init__(self, counted):
+        super().__init__()
+        self.counted = pathlib.Path(counted)
+        layers = torch.nn.Linear(8, 4), torch.nn.Dropout(), torch.nn.Linear(4, 2)
+        self.net = torch.nn.Sequential(*layers)
+
+    def on_train_start(self):
+        with self.counted.open("a") as lines:
+            lines.write(f"{self.trainer.datamodule.seed}\\n")
+
+    def on_train_epoch_end(self):
+        if not self.counted.with_name("go").exists():
+            time.sleep(1)
+
+    def training_step(self, batch, _):
+        inputs, labels = batch
+        return torch.nn.functional.cross_entropy(self.net(inputs), labels)
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+        return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)]
+
+
+class Points(L.LightningDataModule):
+    def __init__(self, batch_size, seed):
+        super().__init__()
+        self.batch_size = batch_size
+        self.seed = seed
+
+    def setup(self, stage):
+        inputs = torch.randn(100, 8, generator=torch.Generator().manual_seed(0))
+        self.points = TensorDataset(inputs, (inputs[:, 0] > inputs[:, 1]).long())
+
+    def train_dataloader(self):
+        return DataLoader(self.points, self.batch_size, shuffle=True)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +97,12 @@ class Sweep:
         ]  # fmt: skip
 
     def start(self) -> subprocess.Popen[str]:
-        where = f"output_dir={self.directory / 'cluster'}"
-        arguments = [*self.arguments, *SLURM, *self.launcher, where]
+        return self._train("cluster", *SLURM, *self.launcher)
+
+    def _train(self, folder: str, *arguments: str) -> subprocess.Popen[str]:
+        where = f"output_dir={self.directory / folder}"
         return subprocess.Popen(
-            [sys.executable, str(ROOT / "train.py"), *arguments],
+            [sys.executable, str(ROOT / "train.py"), *self.arguments, *arguments, where],
             cwd=self.directory,
             env=self.environment,
             stdout=subprocess.PIPE,
@@ -88,11 +136,34 @@ class Sweep:
     def logs(self) -> str:
         return "\n".join(path.read_text() for path in self.directory.glob("cluster/*/_slurm/*.log"))
 
-    def assert_as_undisturbed(self, cli: Callable[..., Outcome]) -> None:
-        assert cli(*self.arguments, f"output_dir={self.directory / 'here'}").code == 0
+    def assert_as_undisturbed(self) -> None:
+        here = self._train("here")
+        out, err = here.communicate(timeout=PATIENCE)
+        assert here.returncode == 0, out + err
         for folder in self.directory.glob("cluster/*/_slurm"):
             folder.rename(self.directory / "logs")
         assert_same_runs(self.directory / "here", self.directory / "cluster")
+
+
+class StrangersSweep(Sweep):
+    """Of a module and data that only the folder has in which it is started."""
+
+    def __init__(self, environment: dict[str, str], directory: Path) -> None:
+        super().__init__(
+            {key: environment[key] for key in environment.keys() - {"PYTHONPATH"}}, directory
+        )
+        for name, text in {
+            "mine.py": STRANGERS_CODE,
+            "conf/model/net.yaml": f"_target_: mine.Net\ncounted: {self.counted}\n",
+            "conf/data/points.yaml": "_target_: mine.Points\n",
+        }.items():
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            (directory / name).write_text(text)
+        self.arguments = [
+            "-m", "--config-dir", "conf", "model=net", "data=points", "batch_size=40", "seed=0,1",
+            "threads=1", "stop.loss=1e-9", f"stop.max_epochs={EPOCHS}", "checkpoint.keep=true",
+            "report=false",
+        ]  # fmt: skip
 
 
 DISTURBANCES = {
@@ -102,7 +173,7 @@ DISTURBANCES = {
 }
 
 
-def test_jobs_that_are_requeued_or_get_signals_end_as_if_they_had_not(environment, tmp_path, cli):
+def test_jobs_that_are_requeued_or_get_signals_end_as_if_they_had_not(environment, tmp_path):
     sweep = Sweep(environment, tmp_path, "seed=0,1,2", array_parallelism=2)
     process = sweep.start()
     left, most = dict(DISTURBANCES), 0
@@ -123,7 +194,23 @@ def test_jobs_that_are_requeued_or_get_signals_end_as_if_they_had_not(environmen
     assert sweep.logs().count("resuming from") == 3
     assert out.count(f": exhausted after {3 * EPOCHS} steps") == 3
     assert not list(logs.glob("cbs_lightning-*"))  # its board
-    sweep.assert_as_undisturbed(cli)
+    sweep.assert_as_undisturbed()
+
+
+def test_a_strangers_module_is_requeued_and_ends_as_if_it_had_not_been(environment, tmp_path):
+    """Its code, its scheduler and its random numbers, from a folder that no package knows."""
+    sweep = StrangersSweep(environment, tmp_path)
+    process = sweep.start()
+    for seed, disturbance in ((0, DISTURBANCES[0]), (1, DISTURBANCES[2])):
+        sweep.wait_until(lambda seed=seed: seed in sweep.begun())
+        sweep.call(*disturbance, sweep.job_of(seed))
+    sweep.wait_until(lambda: sorted(sweep.begun()) == [0, 0, 1, 1])
+    sweep.let_go()
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0 and err == "", out + err + sweep.logs()
+    assert sweep.logs().count("resuming from") == 2
+    assert out.count(f": exhausted after {3 * EPOCHS} steps") == 2
+    sweep.assert_as_undisturbed()
 
 
 def test_a_run_may_time_out_so_often_and_no_more(environment, tmp_path):
@@ -141,7 +228,7 @@ def test_a_run_may_time_out_so_often_and_no_more(environment, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_after_its_time_was_up(environment, tmp_path, cli):
+def test_a_run_goes_on_after_its_time_was_up(environment, tmp_path):
     sweep = Sweep(environment, tmp_path, timeout_min=1, signal_delay_s=20)
     process = sweep.start()
     sweep.wait_until(lambda: len(sweep.begun()) == 2)
@@ -149,11 +236,11 @@ def test_a_run_goes_on_after_its_time_was_up(environment, tmp_path, cli):
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0 and err == "", out + err + sweep.logs()
     assert "this job is timed-out" in sweep.logs() and "resuming from" in sweep.logs()
-    sweep.assert_as_undisturbed(cli)
+    sweep.assert_as_undisturbed()
 
 
 @pytest.mark.slow
-def test_a_run_that_is_preempted_goes_on(environment, tmp_path, cli):
+def test_a_run_that_is_preempted_goes_on(environment, tmp_path):
     sweep = Sweep(environment, tmp_path, cpus_per_task=CPUS)
     process = sweep.start()
     sweep.wait_until(lambda: len(sweep.begun()) == 1)
@@ -164,7 +251,7 @@ def test_a_run_that_is_preempted_goes_on(environment, tmp_path, cli):
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0 and err == "", out + err + sweep.logs()
     assert "this job is preempted" in sweep.logs() and "resuming from" in sweep.logs()
-    sweep.assert_as_undisturbed(cli)
+    sweep.assert_as_undisturbed()
 
 
 @pytest.mark.parametrize(
@@ -204,7 +291,7 @@ def test_jobs_wait_for_nodes_that_are_away_and_that_is_told(environment, tmp_pat
     assert "SLURM keeps 1 job waiting (Nodes required for job are DOWN): " in told[1]
 
 
-def test_jobs_outlive_who_submitted_them_and_are_waited_for_again(environment, tmp_path, cli):
+def test_jobs_outlive_who_submitted_them_and_are_waited_for_again(environment, tmp_path):
     """And one that SLURM ends is named, and goes on next time."""
     sweep = Sweep(environment, tmp_path, "seed=0,1")
     process = sweep.start()
@@ -231,7 +318,7 @@ def test_jobs_outlive_who_submitted_them_and_are_waited_for_again(environment, t
     assert f"1 job in SLURM's queue already: {job}\n" in out and sweep.job_of(0) == job
     assert sweep.job_of(1) != cancelled and "resuming from" in sweep.log_of(1).read_text()
     assert sorted(sweep.begun()) == [0, 1, 1]
-    sweep.assert_as_undisturbed(cli)
+    sweep.assert_as_undisturbed()
 
 
 def test_a_search_runs_its_jobs_on_a_cluster(environment, tmp_path, cli):
