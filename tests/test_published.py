@@ -44,6 +44,12 @@ def test_runs_that_are_elsewhere_are_kept(study, tmp_path):
     assert {row.config_hash for row in read_results(results)} == before
 
 
+def test_nothing_is_written_for_a_study_without_a_finished_run(tmp_path):
+    (tmp_path / "out" / "study").mkdir(parents=True)
+    assert publish(tmp_path / "out" / "study", tmp_path / "published") == []
+    assert not (tmp_path / "published").exists()
+
+
 @pytest.mark.parametrize(
     ("old", "new", "named"),
     [

@@ -46,7 +46,10 @@ class Epoch:
 
 
 def publish(study: Path, folder: Path) -> list[Path]:
-    """Add the study's finished runs to the published files, and return those."""
+    """Add the study's finished runs to the published files, and return those.
+
+    Nothing is written for a study without a finished run.
+    """
     runs = [run for run in read_study(study)[0] if run.result.ended not in UNFINISHED]
     results, epochs = published_files(folder, study.name)
     here = {run.result.config_hash for run in runs}
@@ -56,6 +59,8 @@ def publish(study: Path, folder: Path) -> list[Path]:
     losses += [epoch for run in runs for epoch in epochs_of(run)]
     rows.sort(key=lambda row: (*_place(row), -row.threshold, row.rule))
     losses.sort(key=lambda row: (*_place(row), row.epoch))
+    if not rows:
+        return []
     folder.mkdir(parents=True, exist_ok=True)
     _write(results, [name for name in _columns(Result) if name != LEFT_OUT], rows)
     _write(epochs, _columns(Epoch), losses)
@@ -207,11 +212,14 @@ def main() -> None:
         if arguments.study in (None, study.name):
             try:
                 with output_errors(arguments.folder):
-                    results, epochs = publish(study, arguments.folder)
+                    files = publish(study, arguments.folder)
             except UserError as error:
                 sys.exit(f"error: {error}")
-            runs = count_of(len({row.config_hash for row in read_results(results)}), "run")
-            print_line(f"{study.name}: {runs} in {results} and {epochs}")
+            if not files:
+                print_line(f"{study.name}: no finished run yet, nothing written")
+                continue
+            runs = count_of(len({row.config_hash for row in read_results(files[0])}), "run")
+            print_line(f"{study.name}: {runs} in {files[0]} and {files[1]}")
 
 
 if __name__ == "__main__":
