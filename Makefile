@@ -14,12 +14,13 @@ override EVERY := $(value EVERY)
 override RUNS := $(value RUNS)
 override PARTS := $(value PARTS)
 override LOSS := $(value LOSS)
+override PUBLISHED := $(value PUBLISHED)
 override RULE := $(value RULE)
 override WINDOW := $(value WINDOW)
 override WITHIN := $(value WITHIN)
 override STUDY := $(value STUDY)
 override VARIANTS := $(value VARIANTS)
-export OUTPUT_DIR PORT EVERY RUNS PARTS LOSS RULE WINDOW WITHIN STUDY VARIANTS PYTHON3
+export OUTPUT_DIR PORT EVERY RUNS PARTS LOSS RULE WINDOW WITHIN STUDY VARIANTS PUBLISHED PYTHON3
 # Nothing in it is a user's text.
 override QUESTION = $${LOSS:+"--loss=$$LOSS"} $${RULE:+"--rule=$$RULE"} \
   $${WINDOW:+"--window=$$WINDOW"} $${WITHIN:+"--within=$$WITHIN"} \
@@ -70,9 +71,9 @@ docs: $(READY) .venv-docs/.installed ## the documentation as a site, in site/
 report: $(READY) ## one HTML page per study to browse and to send, under OUTPUT_DIR (LOSS, ... as for figures)
 	@$(BIN)/python -m cbs_lightning.reporting.report $(QUESTION) -- "$$OUTPUT_DIR"
 
-prediction: $(READY) ## b* predicted from single runs beside b* measured, where there are probes (LOSS=0.5,0.2 STUDY=...)
+prediction: $(READY) ## b* predicted from single runs beside b* measured, where there are probes (LOSS=0.5,0.2 STUDY=... PUBLISHED=docs/paper)
 	@$(BIN)/python -m cbs_lightning.reporting.prediction $${LOSS:+"--loss=$$LOSS"} \
-	  $${STUDY:+"--study=$$STUDY"} -- "$$OUTPUT_DIR"
+	  $${STUDY:+"--study=$$STUDY"} $${PUBLISHED:+"--published=$$PUBLISHED"} -- "$$OUTPUT_DIR"
 
 tensorboard: $(READY) ## browse the runs under OUTPUT_DIR at http://localhost:PORT (default 6006)
 	@$(BIN)/python -m cbs_lightning.reporting.tensorboard_server "--port=$$PORT" -- "$$OUTPUT_DIR"

@@ -23,6 +23,7 @@ from benchmarks import (
     noise,
     optimizers,
     pages,
+    quadratics,
     rules,
     search,
     start,
@@ -37,7 +38,13 @@ from cbs_lightning.training.interrupted import Interrupted
 from cbs_lightning.training.resources.threads import cores
 
 WIDTH = 140  # of a log's lines
-UNUSUAL = ("switches", "optimizers", "search", "coverage")  # only where they are asked for
+UNUSUAL = (
+    "quadratics",
+    "switches",
+    "optimizers",
+    "search",
+    "coverage",
+)  # only where they are asked for
 STYLES = {Verdict.AIM: "green", Verdict.MET: "green", Verdict.UNCLEAR: "yellow"}
 
 
@@ -53,6 +60,7 @@ def main() -> None:
         "pages": pages.run,
         "figures": figures.run,
         "noise": noise.run,
+        "quadratics": quadratics.run,
         "switches": switches.run,
         "optimizers": optimizers.run,
         "search": search.run,

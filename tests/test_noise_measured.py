@@ -9,11 +9,17 @@ from torch import nn
 
 from cbs_lightning.callbacks.probes.curvature import measure_curvature
 from cbs_lightning.callbacks.probes.gradients import GradientSums
+from cbs_lightning.callbacks.probes.measurement import ProbeSettings, measure
+from cbs_lightning.callbacks.probes.own_steps import measure_own_steps, steps_of_memory
 from cbs_lightning.callbacks.probes.preconditioner import RULES, Metric, metric_of
 from cbs_lightning.optim.adabelief import AdaBelief
+from cbs_lightning.optim.adafactor import Adafactor
 from cbs_lightning.optim.adam_monotone import AdamMonotone
 from cbs_lightning.optim.lion import Lion
 from cbs_lightning.optim.momentum_ema import MomentumEMA
+from cbs_lightning.optim.muon import Muon
+from cbs_lightning.optim.schedule_free import ScheduleFree
+from cbs_lightning.optim.signum import Signum
 from cbs_lightning.optim.yogi import Yogi
 from tests.quadratic import SPECTRUM, Exact, Quadratic, objective
 
@@ -221,11 +227,116 @@ def test_where_torch_lacks_second_derivatives_trial_steps_remain():
 
 
 def test_too_few_batches_for_a_and_c_are_noted():
-    metric = Metric(0.1, torch.ones(len(SPECTRUM), dtype=torch.float64))
-    probe = objective(Quadratic(), 0, SIZE)
-    sums = GradientSums(2, SIZE, metric.scale)
-    for number in range(2):
+    module, notes = Quadratic(), []
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    probe = objective(module, 0, SIZE)
+    found = measure(probe, optimizer, 2, ProbeSettings(1), SIZE, 1.0, notes.append)
+    assert found["eta"] == 0.1
+    assert not {"a_trial", "a_hvp", "a_own"} & set(found)
+    assert notes == ["a and c are not measured: they need gradients of 3 batches"]
+
+
+class Stranger(torch.optim.Optimizer):
+    """Counts its steps on itself, averages the signs of gradients, and spoils what it is given."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.01})
+        self.count = 0
+
+    def step(self, closure=None):
+        self.count += 1
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            average = state.setdefault("average", torch.zeros_like(parameter))
+            average.mul_(0.9).add_(parameter.grad.sign_(), alpha=0.1)
+            parameter.data.sub_(average, alpha=self.param_groups[0]["lr"])
+
+
+WITHOUT_METRIC = {
+    "lion": lambda p: Lion(p, 0.01),
+    "signum": lambda p: Signum(p, 0.01),
+    "muon": lambda p: Muon([{"params": list(p), "algorithm": "adamw"}], 0.01),
+    "adafactor": lambda p: Adafactor(p, 0.01),
+    "schedule_free": lambda p: ScheduleFree(p, 0.01),
+    "a stranger's": Stranger,
+}
+
+
+def own_steps(module, optimizer, step, pairs=4):
+    probe = objective(module, step, SIZE)
+    sums = GradientSums(BATCHES, SIZE)
+    for number in range(sums.batches):
         sums.add(*probe.gradient(number))
     notes = []
-    assert measure_curvature(probe, sums, metric, SIZE, 4, 3, notes.append) == {}
-    assert notes == ["a and c are not measured: they need gradients of 3 batches"]
+    found = measure_own_steps(probe, optimizer, sums, SIZE, 1.0, pairs, notes.append)
+    return found, notes
+
+
+def means_of_own_steps(module, optimizer, repeats=40):
+    """What probes find in the mean, with its standard error, by name."""
+    found = [own_steps(module, optimizer, each)[0] for each in range(repeats)]
+    return {name: mean_and_error([each[name] for each in found]) for name in found[0]}
+
+
+def assert_near(found, exact):
+    mean, error = found
+    assert abs(mean - exact) < 4 * error
+    assert error < abs(exact) / 4
+
+
+def test_sgds_own_steps_have_the_exact_a_and_c():
+    module = Quadratic()
+    optimizer, exact = torch.optim.SGD(module.parameters(), 0.05), Exact.at(module)
+    found = means_of_own_steps(module, optimizer)
+    assert_near(found["a_own"], exact.a(0.05))
+    assert_near(found["c_own"], exact.c(0.05))
+    assert_near(found["own_noise"], 0.05 * exact.noise_trace())
+
+
+@pytest.mark.parametrize("name", ["momentum", "momentum_ema", "adam_monotone"])
+def test_noise_in_one_of_momentums_steps_counts_with_all_that_follow(name):
+    module, optimizer = stepped(OPTIMIZERS[name])
+    metric, exact = metric_of(optimizer, list(module.parameters())), Exact.at(module)
+    steps = steps_of_memory(optimizer)
+    beta = 0.5 if name == "adam_monotone" else 0.9
+    assert steps == round(3 / (1 - beta))
+    done = 1 - beta**steps
+    found = means_of_own_steps(module, optimizer)
+    assert_near(found["own_noise"], done * metric.eta * exact.noise_trace(metric.scale))
+    assert_near(found["c_own"], done**2 * exact.c(metric.eta, metric.scale))
+
+
+def test_momentums_average_gains_where_a_step_of_the_gradient_overshoots():
+    """A steep direction swings from side to side; the average has only the flat one."""
+    module = Quadratic()
+    optimizer = torch.optim.SGD(module.parameters(), 0.15, momentum=0.9)
+    flat = SPECTRUM < 0.3
+    with torch.no_grad():
+        module.weight.copy_(torch.where(flat, 20.0, 3.0))
+    optimizer.state[module.weight]["momentum_buffer"] = torch.where(flat, 10 * 20 * SPECTRUM, 0.0)
+    eta = metric_of(optimizer, [module.weight]).eta
+    assert Exact.at(module).a(eta) < 0
+    found, error = means_of_own_steps(module, optimizer)["a_own"]
+    assert found > 4 * error
+
+
+@pytest.mark.parametrize("name", WITHOUT_METRIC)
+def test_an_optimizer_without_a_metric_is_measured_by_its_own_steps_and_left_as_it_was(name):
+    module, optimizer = stepped(WITHOUT_METRIC[name])
+    assert metric_of(optimizer, list(module.parameters())) is None
+    before = copy.deepcopy(
+        (module.state_dict(), optimizer.state_dict(), vars(optimizer).get("count"))
+    )
+    found, notes = own_steps(module, optimizer, 0)
+    assert notes == []
+    assert found["own_noise"] > 0
+    assert all(math.isfinite(found[key]) for key in ("a_own", "c_own"))
+    after = (module.state_dict(), optimizer.state_dict(), vars(optimizer).get("count"))
+    torch.testing.assert_close(after, before, rtol=0, atol=0)
+
+
+def test_a_step_that_takes_gradients_itself_is_left_out_with_a_line():
+    module = Quadratic()
+    found, notes = own_steps(module, torch.optim.LBFGS(module.parameters()), 0)
+    assert found == {}
+    assert notes == ["a and c are not measured for LBFGS, whose step needs a closure"]

@@ -8,19 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cbs_lightning.analysis.prediction_table import Case, cases, scores
+from benchmarks.noisy_runs import problems, quadratic_record
+from cbs_lightning.analysis.prediction_table import Case, cases, rate_curves, scores
 from cbs_lightning.analysis.predictions import prediction_sentences
 from cbs_lightning.analysis.study import left_out, read
+from cbs_lightning.noise.best_rate import best_rate, overshoots
 from cbs_lightning.noise.course import Course, NoPredictionError
 from cbs_lightning.noise.estimators import ESTIMATORS, decay, noise_level, noise_share
 from cbs_lightning.noise.prediction import BEST, predict, prediction_line, with_prediction
 from cbs_lightning.noise.record import FILE, NoiseRecord, Probe
 from cbs_lightning.reporting.figures.noise import draw_noise
 from cbs_lightning.reporting.prediction import write_predictions
+from cbs_lightning.reporting.prediction_tables import branch_table, theorem_table
 from cbs_lightning.reporting.recommendation_file import write_recommendations
 from cbs_lightning.reporting.report.page import page
 from cbs_lightning.theory.noisy_quadratic import NoisyQuadratic
-from tests.noisy_runs import problems, quadratic_record
 from tests.studies import make_study
 
 PROBLEMS = {name: (problem, threshold) for name, problem, threshold in problems()}
@@ -240,7 +242,7 @@ def test_the_figure_shows_prediction_measurement_and_noise_scale(study):
 
 def case(predicted: float | None, interval=(8.0, 32.0)) -> Case:
     values = dict.fromkeys(ESTIMATORS, None) | {BEST: predicted}
-    return Case("adam", 0.1, 16, 0, 16.0, interval, values)
+    return Case("adam", "adam", 0.001, 0.1, 16, 0, 16.0, interval, values)
 
 
 def test_a_factor_is_to_the_measured_range():
@@ -254,10 +256,75 @@ def test_a_factor_is_to_the_measured_range():
     assert score.within == (0.25, 0.75)  # a case without a prediction is not within
 
 
-def test_the_table_is_written_and_told(study):
+def test_the_tables_are_written_and_told(study):
     found, _ = read(study)
     assert len(cases(found, [found.request.threshold])) <= 1
     lines = write_predictions(study, [])
     assert any(line.startswith("| estimator") for line in lines)
     table = (study / "tables" / "prediction.md").read_text()
-    assert table.count("\n| --- ") == 2
+    assert "## b* against the learning rate" in table
+    assert "## Best learning rate of a single step" in table
+    assert "Branches" not in table and "Theorem" not in table  # none was asked for
+
+
+def test_the_best_rate_of_a_step_is_that_of_the_quadratic():
+    """GᵀPG = 1, GᵀPHPG = 2 and tr(PHPΣ) = 80, measured with steps of 0.1."""
+    probes = [
+        replace(each, eta=0.1, metric_gradient_norm2=1.0, a_trial=0.1 - 0.01, c_trial=0.4)
+        for each in synthetic().probes
+    ]
+    record = replace(synthetic(), probes=probes, lr=0.01)  # η is ten times as much: momentum
+    for size in (4, 64):
+        assert best_rate(record, size) == pytest.approx(0.1 * 1 / (2 + 80 / size))
+    assert best_rate(replace(record, lr=None), 4) is None
+    flat = [replace(each, a_trial=0.2, c_trial=0.0) for each in probes]
+    assert best_rate(replace(record, probes=flat), 4) is None  # nothing limits a step
+
+
+def test_rates_run_and_rates_told_stand_side_by_side(study):
+    found, _ = read(study)
+    curves = rate_curves(found, [found.request.threshold])
+    told = next(each for each in curves if each.name.startswith("by probes"))
+    record = next(iter(found.noise_records.values()))
+    assert told.optimizer == "adam"
+    for size, rate in told.rates.items():
+        assert rate == best_rate(record, size, found.request.threshold)
+
+
+def test_a_step_overshoots_where_a_is_not_above_0():
+    assert overshoots(synthetic()) is False
+    turned = [replace(each, a_trial=-0.1) for each in synthetic().probes]
+    assert overshoots(replace(synthetic(), probes=turned)) is True
+    assert overshoots(replace(synthetic(), probes=[])) is None
+
+
+def test_branches_and_the_theorem_have_tables_of_their_own():
+    branch = {"batch_size": 8, "steps": [0, 4], "loss": [1.0, 0.9], "decrease_per_step": 0.02}
+    found = replace(synthetic().probes[0], branches=[branch], local_critical_batch=24.0,
+                    local_critical_batch_interval=(12.0, math.inf), noise_level=3.5)  # fmt: skip
+    record = replace(synthetic(), probes=[found], schedule={"0": 16, "900": 32})
+    table = branch_table([record, synthetic()])
+    assert "| 24 | 12 and more | 3.5 |" in table[4]
+    assert table[-1].endswith("{0: 16, 900: 32}")
+    terms = {"c1/K": 0.5, "c2/b": 0.25, "c3": 0.25}
+    theorems = [{"bound": each, "terms": terms, "vi": 0.5, "dist": 2.0} for each in (1.0, 1.5)]
+    measured = [replace(synthetic(), theorem=each) for each in theorems]
+    rows = theorem_table([*measured, synthetic()])
+    assert rows[0] == "|  | sgd, b = 64 |"
+    assert "| bound | 1 to 1.5 |" in rows and "| c2/b | 0.25 |" in rows
+    assert "| critical_batch | none |" in rows
+
+
+def test_the_noise_of_own_steps_stands_in_for_a_metric():
+    """Of Lion or Muon, which have none."""
+    known = synthetic()
+    probes = [
+        replace(each, eta=None, own_noise=each.eta * each.preconditioned_noise_trace,
+                preconditioned_noise_trace=None, metric_gradient_norm2=None, a_trial=None,
+                c_trial=None, a_hvp=None, c_hvp=None, a_own=0.1, c_own=0.4)
+        for each in known.probes
+    ]  # fmt: skip
+    found = predict(replace(known, probes=probes))
+    assert found[BEST].critical_batch == pytest.approx(predict(known)[BEST].critical_batch)
+    assert found["own_steps"].critical_batch == pytest.approx(8.0)
+    assert found["one_step_trial"].reason == "a was not measured"

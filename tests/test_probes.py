@@ -195,12 +195,19 @@ def test_manual_optimization_is_not_probed_and_said_so(tmp_path, capsys):
     assert "probes: no probes: under manual optimization" in capsys.readouterr().out
 
 
-def test_an_optimizer_without_a_metric_has_the_first_line(tmp_path, capsys):
-    cfg = compose([*RESTLESS, *PROBES, "optimizer=lion", f"output_dir={tmp_path}"])
-    run(cfg)
-    probe = record_of(run_directory(cfg)).probes[0]
+@pytest.mark.parametrize("name", ["lion", "muon", "schedule_free"])
+def test_an_optimizer_without_a_metric_is_probed_by_its_own_steps(name, tmp_path, capsys):
+    without, probed = (
+        compose([*RESTLESS, *more, f"optimizer={name}", f"output_dir={tmp_path / folder}"])
+        for folder, more in (("without", []), ("probed", PROBES))
+    )
+    run(without)
+    run(probed)
+    assert_same_runs(tmp_path / "without", tmp_path / "probed")
+    probe = record_of(run_directory(probed)).probes[0]
     assert probe.noise_trace > 0 and probe.a_trial is None and probe.metric_b_simple is None
-    assert "not measured for Lion" in capsys.readouterr().out
+    assert probe.own_noise > 0 and None not in (probe.a_own, probe.c_own)
+    assert "has no metric: its noise is measured by its own steps" in capsys.readouterr().out
 
 
 def test_probes_are_in_tensorboard_by_step(tmp_path):

@@ -8,8 +8,9 @@ from statistics import median
 from cbs_lightning.analysis.curves import Curve, curves
 from cbs_lightning.analysis.predictions import predictions_of
 from cbs_lightning.analysis.study import Study
+from cbs_lightning.noise.best_rate import best_rate
 from cbs_lightning.noise.estimators import ESTIMATORS
-from cbs_lightning.results.result import answers
+from cbs_lightning.results.result import Result, answers
 
 LEVEL = 0.9  # of the measured range
 WITHIN = (2.0, 4.0)  # factors by which a prediction may be off
@@ -21,23 +22,21 @@ class Case:
     """One run with probes at one threshold, and what the runs of its curve measured."""
 
     variant: str
+    optimizer: str
+    lr: float | None
     threshold: float
     batch_size: int  # of the run with probes
     seed: int
     least: float  # the batch size run with the least K·b
     interval: tuple[float, float]  # of b*; an end of 0 or infinity is open
     predicted: dict[str, float | None]  # by estimator
+    overshoots: bool | None = None  # a step of the full gradient raises the loss; None: not known
 
     def factor(self, estimator: str) -> float | None:
         """By which the prediction lies outside of the measured range; 1 within it."""
         value = self.predicted[estimator]
         low, high = self.interval
         return None if value is None else max(1.0, low / value, value / high)
-
-    def factor_to_least(self, estimator: str) -> float | None:
-        """By which it is off the batch size run with the least K·b, whichever way."""
-        value = self.predicted[estimator]
-        return None if value is None else max(self.least / value, value / self.least)
 
 
 @dataclass(frozen=True)
@@ -52,17 +51,30 @@ class Score:
     within: tuple[float, ...]  # shares of all cases, by `WITHIN`
     median_to_least: float
     bias: float  # the geometric mean of predicted over the least K·b's batch size
+    rms: float  # root mean square of the logarithm of the same
 
 
-def cases(study: Study, thresholds: Sequence[float]) -> list[Case]:
-    """Every run with probes at every threshold where the curve's runs tell something of b*."""
-    return list(_cases(study, thresholds))
+def cases(
+    study: Study, thresholds: Sequence[float], published: Iterable[Result] = ()
+) -> list[Case]:
+    """Every run with probes at every threshold where the curve's runs tell something of b*.
+
+    `published` are answers of runs that were made elsewhere; those of the study's rule count.
+    """
+    return list(_cases(study, thresholds, published))
 
 
-def _cases(study: Study, thresholds: Sequence[float]) -> Iterator[Case]:
-    request = study.request
-    rows = [
-        row for run in study.runs for row in answers(run, request.rule, request.window, thresholds)
+def _cases(
+    study: Study, thresholds: Sequence[float], published: Iterable[Result]
+) -> Iterator[Case]:
+    rows = _rows(study, thresholds)
+    here = {row.config_hash for row in rows}
+    rows += [
+        row
+        for row in published
+        if row.rule == study.request.rule
+        and row.threshold in thresholds
+        and row.config_hash not in here
     ]
     for curve in curves(rows):
         found = predictions_of(curve, study.noise_records)
@@ -70,10 +82,16 @@ def _cases(study: Study, thresholds: Sequence[float]) -> Iterator[Case]:
         if measured is None:
             continue
         for each in found:
+            record = study.noise_records[each.config_hash]
             yield Case(
-                curve.variant, curve.threshold, each.batch_size, each.seed, *measured,
-                predicted=each.estimators,
+                curve.variant, record.optimizer, record.lr, curve.threshold, each.batch_size,
+                each.seed, *measured, predicted=each.estimators, overshoots=each.overshoots,
             )  # fmt: skip
+
+
+def _rows(study: Study, thresholds: Sequence[float]) -> list[Result]:
+    rule, window = study.request.rule, study.request.window
+    return [row for run in study.runs for row in answers(run, rule, window, thresholds)]
 
 
 def _measured(curve: Curve) -> tuple[float, tuple[float, float]] | None:
@@ -97,8 +115,7 @@ def _score(name: str, found: list[Case]) -> Score | None:
     factors = [factor for each in found if (factor := each.factor(name)) is not None]
     if not factors:
         return None
-    to_least = [each.factor_to_least(name) or math.inf for each in found if each.predicted[name]]
-    logs = [math.log(each.predicted[name] / each.least) for each in found if each.predicted[name]]  # type: ignore[operator]
+    offs = [math.log(value / each.least) for each in found if (value := each.predicted[name])]
     return Score(
         estimator=name,
         cases=len(found),
@@ -108,6 +125,47 @@ def _score(name: str, found: list[Case]) -> Score | None:
         within=tuple(
             sum(factor <= most * ROUNDING for factor in factors) / len(found) for most in WITHIN
         ),
-        median_to_least=median(to_least),
-        bias=math.exp(sum(logs) / len(logs)),
+        median_to_least=math.exp(median(map(abs, offs))),
+        bias=math.exp(sum(offs) / len(offs)),
+        rms=math.sqrt(sum(off * off for off in offs) / len(offs)),
     )
+
+
+@dataclass(frozen=True)
+class RateCurve:
+    """The best learning rate of an optimizer against the batch size."""
+
+    optimizer: str
+    threshold: float
+    name: str  # of the run whose probes tell it, or that it was measured
+    rates: dict[int, float | None]  # by batch size
+
+
+def rate_curves(study: Study, thresholds: Sequence[float]) -> list[RateCurve]:
+    """Of every optimizer with probes: the best of the rates run at each batch size, that of the
+    run with the fewest steps to the threshold; then what the probes of each run say."""
+    records, found = study.noise_records, []
+    for threshold in thresholds:
+        rows = _rows(study, [threshold])
+        rows.sort(key=lambda row: (row.lr or 0.0, row.batch_size, row.seed))
+        for name in sorted({each.optimizer for each in records.values()}):
+            own = [row for row in rows if row.optimizer == name]
+            sizes = sorted({row.batch_size for row in own})
+            best = {
+                size: _fastest([row for row in own if row.batch_size == size]) for size in sizes
+            }
+            found.append(RateCurve(name, threshold, "best of those run", best))
+            for row in own:
+                if (record := records.get(row.config_hash)) is not None:
+                    run = f"by probes: lr {row.lr:g}, b = {row.batch_size}, seed {row.seed}"
+                    told = {size: best_rate(record, size, threshold) for size in sizes}
+                    found.append(RateCurve(name, threshold, run, told))
+    return [each for each in found if any(each.rates.values())]
+
+
+def _fastest(rows: Sequence[Result]) -> float | None:
+    """None unless several rates were run, and one of them reached the threshold."""
+    reached = [row for row in rows if row.steps is not None]
+    if len({row.lr for row in rows}) < 2 or not reached:
+        return None
+    return min(reached, key=lambda row: row.steps or 0).lr

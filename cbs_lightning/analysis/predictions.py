@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from cbs_lightning.analysis.curves import Curve
+from cbs_lightning.noise.best_rate import overshoots
 from cbs_lightning.noise.prediction import BEST, predict
 from cbs_lightning.noise.record import FILE, Interval, NoiseRecord
 from cbs_lightning.results.result import Run
@@ -25,6 +26,7 @@ class Prediction:
     reason: str | None  # why there is none
     b_simple: float | None
     estimators: dict[str, float | None]  # b* by every estimator
+    overshoots: bool | None  # whether a step of the full gradient raises the loss; None: not known
 
     def describe(self) -> str:
         run = f"from the run at b = {self.batch_size}"
@@ -81,6 +83,7 @@ def predictions_of(curve: Curve, records: Mapping[str, NoiseRecord]) -> tuple[Pr
                     reason=best.reason,
                     b_simple=estimates["b_simple"].critical_batch,
                     estimators={name: each.critical_batch for name, each in estimates.items()},
+                    overshoots=overshoots(record, curve.threshold),
                 )
             )
     return tuple(found)

@@ -108,12 +108,15 @@ class Course:
 def _with_errors(probe: Probe, rng: np.random.Generator) -> Probe:
     """Every number that has a standard error, drawn about its value."""
     drawn = {}
-    for name in ("gradient_norm2", "noise_trace", "a_trial", "c_trial", "a_hvp", "c_hvp"):
+    for name in ("gradient_norm2", "noise_trace", "a_trial", "c_trial", "a_hvp", "c_hvp",
+                 "a_own", "c_own"):  # fmt: skip
         value, error = getattr(probe, name), getattr(probe, f"{name}_se")
         if value is not None and error is not None:
             drawn[name] = value + error * float(rng.standard_normal())
-    if "noise_trace" in drawn and probe.noise_trace and probe.preconditioned_noise_trace:
-        # It has no error of its own; that of tr Σ, relative, is near.
+    if "noise_trace" in drawn and probe.noise_trace:
+        # These have no error of their own; that of tr Σ, relative, is near.
         share = max(drawn["noise_trace"] / probe.noise_trace, 0.0)
-        drawn["preconditioned_noise_trace"] = probe.preconditioned_noise_trace * share
+        for name in ("preconditioned_noise_trace", "own_noise"):
+            value = getattr(probe, name)
+            drawn[name] = value * share if value is not None else None
     return replace(probe, **drawn)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cbs_lightning.noise.course import Course, NoPredictionError
+from cbs_lightning.noise.course import Course, Floats, NoPredictionError
 
 Estimator = Callable[[Course], float]
 
@@ -62,10 +62,8 @@ def decay(course: Course) -> float:
     return found
 
 
-def _levels(course: Course) -> np.ndarray:
-    traces = course.values("preconditioned_noise_trace", "tr PΣ")
-    found: np.ndarray = course.values("eta", "the learning rate of the steps") * traces / 4
-    return found
+def _levels(course: Course) -> Floats:
+    return course.values("step_noise", "tr PΣ") / 4
 
 
 def one_step_trial(course: Course) -> float:
@@ -76,6 +74,11 @@ def one_step_trial(course: Course) -> float:
 def one_step_hvp(course: Course) -> float:
     """2Σc/Σa over the run, by Hessian-vector products."""
     return _ratio(course, "hvp")
+
+
+def own_steps(course: Course) -> float:
+    """2Σc/Σa over the run, by the optimizer's own steps: a has momentum's average of gradients."""
+    return _ratio(course, "own")
 
 
 def _ratio(course: Course, way: str) -> float:
@@ -161,6 +164,7 @@ ESTIMATORS: dict[str, Estimator] = {
         noise_level,
         one_step_trial,
         one_step_hvp,
+        own_steps,
         integral_trial,
         integral_hvp,
         sign_descent,

@@ -50,6 +50,11 @@ class Probe:
     a_hvp_se: float | None = None
     c_hvp: float | None = None
     c_hvp_se: float | None = None
+    a_own: float | None = None  # by the optimizer's own steps, with its momentum
+    a_own_se: float | None = None
+    c_own: float | None = None
+    c_own_se: float | None = None
+    own_noise: float | None = None  # η tr PΣ by its own steps, where there is no P as well
     batch_size: int | None = None  # samples of each of the probe's batches
     batches: int | None = None  # that gradients were taken of
     # Of branches at several batch sizes: level = L∞ + N/b, decrease per step = a - c/b.
@@ -63,6 +68,13 @@ class Probe:
     local_critical_batch: float | None = None  # 2c/a
     local_critical_batch_interval: Interval | None = None  # 90 %
     local_critical_batch_reason: str | None = None  # why there is none
+
+    @property
+    def step_noise(self) -> float | None:
+        """η tr PΣ, by the optimizer's metric or, where it has none, by its own steps."""
+        if self.eta is None or self.preconditioned_noise_trace is None:
+            return self.own_noise
+        return self.eta * self.preconditioned_noise_trace
 
 
 @dataclass(frozen=True)

@@ -8,87 +8,75 @@ from collections.abc import Iterable, Sequence
 from io import StringIO
 from pathlib import Path
 
-from cbs_lightning.analysis.prediction_table import WITHIN, Case, Score, cases, scores
-from cbs_lightning.analysis.study import read
+from cbs_lightning.analysis.prediction_table import Case, cases, rate_curves, scores
+from cbs_lightning.analysis.study import Study, read
 from cbs_lightning.console import count_of, print_lines, visible
 from cbs_lightning.errors import output_errors
 from cbs_lightning.files import inside, write_atomically
-from cbs_lightning.noise.prediction import BEST
+from cbs_lightning.reporting.prediction_tables import (
+    branch_table,
+    case_table,
+    learning_rate_table,
+    rate_table,
+    score_table,
+    theorem_table,
+)
+from cbs_lightning.reporting.published import published_files, read_results
+from cbs_lightning.results.result import Result
 from cbs_lightning.results.store import studies
 
-SHOWN = (BEST, "noise_level", "one_step_trial", "one_step_hvp", "sign_descent", "b_simple")
 FILES = "prediction"
+EMPTY = 2  # lines of a table without rows
 
 
-def write_predictions(directory: Path, thresholds: Sequence[float]) -> list[str]:
-    """Write a study's table; return the lines that tell it, none for a study without probes."""
+def write_predictions(
+    directory: Path, thresholds: Sequence[float], published: Path | None = None
+) -> list[str]:
+    """Write a study's tables; return the lines that tell them, none for a study without probes.
+
+    In the folder `published` are runs of the same study that were made elsewhere.
+    """
     study, lines = read(directory)
     if study is None or not study.noise_records:
         return []
-    found = cases(study, thresholds or [study.request.threshold])
-    table = [*markdown(found), "", *score_lines(scores(found))]
+    asked = thresholds or [study.request.threshold]
+    elsewhere = _published(published, study.name)
+    found = cases(study, asked, elsewhere)
     tables = inside(study.directory, "tables")
     tables.mkdir(exist_ok=True)
-    write_atomically(tables / f"{FILES}.md", ("\n".join(table) + "\n").encode())
+    text = _text(study, found, asked)
+    write_atomically(tables / f"{FILES}.md", ("\n".join(text) + "\n").encode())
     write_atomically(tables / f"{FILES}.csv", _csv(found).encode())
     title = f"{study.name}: {count_of(len(found), 'prediction')}"
-    return [*lines, title, *table, f"  Written: {tables / FILES}.md, .csv"]
+    return [*lines, title, "", *text, f"  Written: {tables / FILES}.md, .csv"]
 
 
-def markdown(found: Iterable[Case]) -> list[str]:
-    """A row per case: measured, predicted by each estimator, and the best one's factor."""
-    head = ["variant", "loss", "run at b", "measured b*", "least K·b", *SHOWN, "factor"]
-    lines = [_row(head), _row(["---"] * len(head))]
-    for each in found:
-        factor = each.factor(BEST)
-        lines.append(
-            _row(
-                [
-                    each.variant,
-                    f"{each.threshold:g}",
-                    str(each.batch_size),
-                    _range(each.interval),
-                    f"{each.least:g}",
-                    *(_number(each.predicted[name]) for name in SHOWN),
-                    f"{factor:.1f}" if factor is not None else "-",
-                ]
-            )
-        )
+def _published(folder: Path | None, study: str) -> list[Result]:
+    if folder is None:
+        return []
+    path, _ = published_files(folder, study)
+    return read_results(path) if path.exists() else []
+
+
+def _text(study: Study, found: Sequence[Case], thresholds: Sequence[float]) -> list[str]:
+    """All tables that have rows, each below its title."""
+    below, above = ([one for one in found if one.overshoots is is_so] for is_so in (False, True))
+    runs = study.noise_records.values()
+    parts = {
+        "b* predicted and measured": case_table(found),
+        "How good each estimator is": score_table(scores(found)),
+        "Where a step of the full gradient lowers the loss": score_table(scores(below)),
+        "Where it raises the loss": score_table(scores(above)),
+        "b* against the learning rate": learning_rate_table(found),
+        "Best learning rate of a single step": rate_table(rate_curves(study, thresholds)),
+        "Branches: the local critical batch size": branch_table(runs),
+        "Theorem 3.1 with measured constants": theorem_table(runs),
+    }
+    lines: list[str] = []
+    for title, table in parts.items():
+        if len(table) > EMPTY:
+            lines += [f"## {title}", "", *table, ""]
     return lines
-
-
-def score_lines(found: Iterable[Score]) -> list[str]:
-    shares = [f"within {most:g}" for most in WITHIN]
-    head = ["estimator", "cases", "none", "median", "worst", *shares, "median to least", "bias"]
-    rows = [
-        [
-            each.estimator,
-            str(each.cases),
-            str(each.without),
-            f"{each.median:.2f}",
-            f"{each.worst:.1f}",
-            *(f"{share:.0%}" for share in each.within),
-            f"{each.median_to_least:.2f}",
-            f"{each.bias:.2f}",
-        ]
-        for each in found
-    ]
-    return [_row(head), _row(["---"] * len(head)), *map(_row, rows)]
-
-
-def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(visible(cell).replace('|', '/') for cell in cells)} |"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
-
-
-def _range(interval: tuple[float, float]) -> str:
-    low, high = interval
-    if low == 0:
-        return f"up to {_number(high)}"
-    return f"{_number(low)} and more" if math.isinf(high) else f"{_number(low)} to {_number(high)}"
 
 
 def _csv(found: Iterable[Case]) -> str:
@@ -108,6 +96,7 @@ def main() -> None:
     parser.add_argument("output_dir", type=Path, nargs="?", default=Path("outputs"))
     parser.add_argument("--study", help="only this one")
     parser.add_argument("--loss", default="", help="thresholds, such as 0.5,0.2,0.05")
+    parser.add_argument("--published", type=Path, help="a folder with CSV files of studies")
     given = parser.parse_args()
     try:
         thresholds = [float(each) for each in given.loss.split(",") if each.strip()]
@@ -119,7 +108,7 @@ def main() -> None:
     for directory in studies(given.output_dir):
         if given.study in (None, directory.name):
             with output_errors(given.output_dir):
-                lines += write_predictions(directory, thresholds)
+                lines += write_predictions(directory, thresholds, given.published)
     print_lines(lines or [f"{given.output_dir}: no run with probes (noise.probes=10 makes some)"])
 
 

@@ -39,9 +39,6 @@ def measure_curvature(
     note: Callable[[str], None],
 ) -> dict[str, Any]:
     """a and c by the names of a `Probe`; `batch_size` is that of the noise in trial steps."""
-    if sums.groups < FEWEST_GROUPS:
-        note(f"a and c are not measured: they need gradients of {FEWEST_GROUPS} batches")
-        return {}
     here = Curvature(objective, sums, metric, batch_size)
     found: dict[str, Any] = {}
     if trials:
@@ -129,8 +126,8 @@ class Curvature:
         """`beyond` the first order, what a step adds to the loss; `excess` of it by noise."""
         scales = self.sums.statistics
         first, first_se = (scales[f"metric_gradient_norm2{end}"] for end in ("", "_se"))
-        c, c_se = (_scaled(each, self.batch_size) for each in _mean_and_error(excess))
-        more, more_se = _mean_and_error(beyond)
+        c, c_se = (_scaled(each, self.batch_size) for each in mean_and_error(excess))
+        more, more_se = mean_and_error(beyond)
         assert c is not None and more is not None
         a = self.metric.eta * first - more + c / self.step_samples
         errors = (_scaled(first_se, self.metric.eta), more_se, _scaled(c_se, 1 / self.step_samples))
@@ -142,7 +139,7 @@ def _scaled(value: float | None, factor: float) -> float | None:
     return value * factor if value is not None else None
 
 
-def _mean_and_error(values: list[float]) -> tuple[float, float | None]:
+def mean_and_error(values: list[float]) -> tuple[float, float | None]:
     mean = sum(values) / len(values)
     if len(values) < 2:
         return mean, None

@@ -34,6 +34,7 @@ from cbs_lightning.noise.branches import with_local_fit
 from cbs_lightning.noise.record import Cost, NoiseRecord, Probe
 from cbs_lightning.optim.learning_rate import RateSchedule
 from cbs_lightning.results.result import Result
+from cbs_lightning.results.trajectory import Rule
 
 HALVINGS = 3  # of a slice, where memory is short, before a probe is left out
 
@@ -78,6 +79,7 @@ class MeasureNoise(L.Callback):
         self.notes: list[str] = []
         self.cost = Cost()
         self.is_late = False  # the run began without probes
+        self._rule: Rule | None = None
         self._levels: list[float] | None = None
         self._passed = 0
         self._looked = 0
@@ -121,6 +123,7 @@ class MeasureNoise(L.Callback):
         if steps != trainer.global_step or steps <= looked or self.stop.status is not None:
             return
         self._looked = steps
+        assert self._rule is not None
         reading = latest_reading(trajectory, self._rule)
         if reading is None or self.is_late or self._obstacle is not None:
             return
@@ -158,7 +161,11 @@ class MeasureNoise(L.Callback):
         """What was measured in a run with this result."""
         trajectory = self.stop.recorder.trajectory
         probed = [(each.step, each.loss) for each in self.probes]
-        steps = steps_stood_for(trajectory, self._rule, probed)
+        rule = self._rule
+        if rule is None:  # the run had no step left to train
+            ended_by = Rule(result.rule, result.steps_per_epoch, result.window)
+            rule = reading_rule(result.data_size, ended_by)
+        steps = steps_stood_for(trajectory, rule, probed)
         seconds = self.stop.recorder.seconds
         return NoiseRecord(
             config_hash=result.config_hash,

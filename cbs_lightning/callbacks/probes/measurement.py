@@ -6,9 +6,10 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from cbs_lightning.callbacks.probes.curvature import measure_curvature
+from cbs_lightning.callbacks.probes.curvature import FEWEST_GROUPS, measure_curvature
 from cbs_lightning.callbacks.probes.gradients import GradientSums
 from cbs_lightning.callbacks.probes.objective import Objective
+from cbs_lightning.callbacks.probes.own_steps import measure_own_steps
 from cbs_lightning.callbacks.probes.preconditioner import metric_of
 
 FEWEST_BATCHES = 4  # that the samples of a probe make where nothing else is asked for
@@ -61,7 +62,7 @@ def measure(
     metric = metric_of(optimizer, objective.parameters, rate_factor)
     if metric is None:
         name = type(optimizer).__name__
-        note(f"a, c and the optimizer's metric are not measured for {name}")
+        note(f"{name} has no metric: its noise is measured by its own steps, applied and undone")
     sums = GradientSums(batches, objective.batch_size, metric.scale if metric else None)
     for number in range(sums.batches):
         sums.add(*objective.gradient(number))
@@ -72,8 +73,17 @@ def measure(
     found["lr"] = float(lr) * rate_factor if lr is not None else None
     if metric is not None:
         found["eta"] = metric.eta
-        if settings.curvature:
-            found |= measure_curvature(
-                objective, sums, metric, run_batch_size, settings.trials, settings.products, note
-            )
+    if not settings.curvature:
+        return found
+    if sums.groups < FEWEST_GROUPS:
+        note(f"a and c are not measured: they need gradients of {FEWEST_GROUPS} batches")
+        return found
+    if metric is not None:
+        found |= measure_curvature(
+            objective, sums, metric, run_batch_size, settings.trials, settings.products, note
+        )
+    if settings.trials:
+        found |= measure_own_steps(
+            objective, optimizer, sums, run_batch_size, rate_factor, settings.trials // 2, note
+        )
     return found

@@ -111,7 +111,7 @@ class Objective:
             used = [(each, at) for at, each in enumerate(found) if each is not None]
             totals = []
             for vector in vectors:
-                split = self._split(vector)
+                split = self.split(vector)
                 along = torch.stack([(each * split[at]).sum() for each, at in used]).sum()
                 products = torch.autograd.grad(
                     along, self.parameters, retain_graph=True, allow_unused=True
@@ -124,11 +124,22 @@ class Objective:
     @torch.no_grad()
     def move(self, displacement: Tensor | None) -> None:
         """Have the weights be those of the run, plus a displacement."""
-        moves = self._split(displacement) if displacement is not None else None
+        moves = self.split(displacement) if displacement is not None else None
         for index, (parameter, before) in enumerate(
             zip(self.parameters, self._before, strict=True)
         ):
             parameter.copy_(before if moves is None else before + moves[index])
+
+    def split(self, row: Tensor) -> list[Tensor]:
+        """A row as tensors in the parameters' shapes."""
+        sizes = [each.numel() for each in self.parameters]
+        parts = torch.split(row, sizes)
+        return [part.view(each.shape) for part, each in zip(parts, self.parameters, strict=True)]
+
+    def displacement(self) -> Tensor:
+        """How far the weights are from those of the run, in one row."""
+        pairs = zip(self.parameters, self._before, strict=True)
+        return self._row([parameter.detach() - before for parameter, before in pairs])
 
     def cost(self, seconds: float) -> Cost:
         return Cost(
@@ -184,11 +195,6 @@ class Objective:
                 for each, parameter in zip(tensors, self.parameters, strict=True)
             ]
         )
-
-    def _split(self, row: Tensor) -> list[Tensor]:
-        sizes = [each.numel() for each in self.parameters]
-        parts = torch.split(row, sizes)
-        return [part.view(each.shape) for part, each in zip(parts, self.parameters, strict=True)]
 
 
 def _share(start: int, size: int, whole: int) -> float:

@@ -20,6 +20,8 @@ from cbs_lightning.data.repeatable import CountingLoader
 # What torch and Lightning keep of a module that no pass changes, or that is restored apart.
 NOT_ITS_OWN = ("_parameters", "_buffers", "_modules", "_trainer", "_fabric", "_jit_module")
 
+OF_OPTIMIZERS = ("state", "param_groups", "defaults")  # what is restored apart, or never changes
+
 
 @contextmanager
 def unchanged(
@@ -52,6 +54,16 @@ def unchanged(
         if loader is not None and place is not None:
             loader.load_state_dict(place)
         states.restore()
+
+
+@contextmanager
+def undone(optimizer: Optimizer) -> Iterator[None]:
+    """Restore an optimizer at the end; not the weights."""
+    before = _OptimizerState(optimizer)
+    try:
+        yield
+    finally:
+        before.restore()
 
 
 def _log_nothing(*_: Any, **__: Any) -> None:
@@ -181,7 +193,7 @@ def _differs(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> bool:
 
 
 class _OptimizerState:
-    """What an optimizer keeps for each parameter, and its groups' settings."""
+    """What an optimizer keeps for each parameter, its groups' settings, and what else it counts."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
@@ -193,8 +205,12 @@ class _OptimizerState:
             {name: value for name, value in group.items() if name != "params"}
             for group in optimizer.param_groups
         ]
+        own = vars(optimizer).items()
+        self.attributes = {name: _Kept(each) for name, each in own if name not in OF_OPTIMIZERS}
 
     def restore(self) -> None:
+        for name, kept in self.attributes.items():
+            vars(self.optimizer)[name] = kept.restored()
         state = self.optimizer.state
         for parameter in [each for each in state if each not in self.state]:
             del state[parameter]

@@ -30,6 +30,7 @@ from cbs_lightning.reporting.figures.style import (
 
 ROOM = 1.6  # factor by which the axis of batch sizes goes beyond what is drawn
 SPREAD = 0.5  # of a variant's place, over which its predictions lie side by side
+FAINT = 0.55  # of the gradient noise scale's lines, which are beside the point
 LONGEST_NAME = 22  # characters of a variant below its place
 
 
@@ -70,13 +71,14 @@ def _draw_run(axes: Axes, record: NoiseRecord, color: str, marker: str) -> None:
         points = [(p.loss, value) for p in record.probes if (value := quantity(p)) and p.loss > 0]
         if points:
             dots: dict[str, Any] = {"marker": marker, "ms": 2.4} if look == "-" else {}
-            axes.plot(*zip(*points, strict=True), color=color, ls=look, lw=0.9, **dots)
+            alpha = 1.0 if dots else FAINT
+            axes.plot(*zip(*points, strict=True), color=color, ls=look, lw=0.9, alpha=alpha, **dots)
 
 
 def _relative_level(probe: Probe) -> float | None:
-    if probe.eta is None or probe.preconditioned_noise_trace is None or probe.loss <= 0:
+    if probe.step_noise is None or probe.loss <= 0:
         return None
-    level = probe.eta * probe.preconditioned_noise_trace / 4 / probe.loss
+    level = probe.step_noise / 4 / probe.loss
     return level if level > 0 else None
 
 
@@ -139,8 +141,8 @@ def _keys(shown: list[Recommendation]) -> list[Any]:
     measured = any(one.least_sfo is not None and len(one.batch_sizes) > 1 for one in shown)
     handles = [
         key("noise level over loss, by loss", marker="o", ms=2.4, lw=0.9),
-        key("gradient noise scale B_simple, by loss", ls=":", lw=0.9),
-        key("the same over the run", ls="none", marker="x", ms=4),
+        key("gradient noise scale B_simple, by loss", ls=":", lw=0.9, alpha=FAINT),
+        key("B_simple over the whole run", ls="none", marker="x", ms=4),
         key(f"b* predicted from one run, {percent(LEVEL)} interval", marker="D", ms=3.8, lw=0.9),
     ]
     if measured:
