@@ -28,9 +28,8 @@ from cbs_lightning.callbacks.probes.preconditioner import Metric
 from cbs_lightning.callbacks.probes.state import undone
 from cbs_lightning.optim.learning_rate import rates_of, set_rates
 
-MEMORIES = 3  # 1/(1 - β) steps each, after which noise has done what it does: 95 % of it
+MEMORIES = 3  # of β/(1 - β) steps each, after which noise has done what it does: 95 % of it
 LONGEST = 60  # steps, whatever the memory
-USUAL = 0.9  # β of an optimizer that does not tell
 
 
 def measure_own_steps(
@@ -131,14 +130,14 @@ class OwnSteps(Curvature):
 
 
 def steps_of_memory(optimizer: Optimizer) -> int:
-    """Over which the noise of one gradient moves the weights, by the settings of momentum."""
+    """Over which the noise of one gradient moves the weights: one, unless there is momentum."""
     betas = [_beta(group) for group in optimizer.param_groups]
-    return min(LONGEST, max(round(MEMORIES / (1 - each)) for each in betas))
+    return min(LONGEST, 1 + max(round(MEMORIES * each / (1 - each)) for each in betas))
 
 
 def _beta(group: dict[str, Any]) -> float:
-    found = group.get("momentum")
-    if found is None:
-        betas = group.get("betas")
-        found = betas[0] if isinstance(betas, Sequence) and betas else USUAL
-    return float(found) if isinstance(found, int | float) and 0 <= found < 1 else USUAL
+    """Momentum's decay rate, by the names that torch and others have for it."""
+    known = [group[name] for name in ("momentum", "betas", "beta1", "beta") if group.get(name)]
+    found = known[0] if known else 0.0
+    value = found[0] if isinstance(found, Sequence) else found
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1 else 0.0
