@@ -37,7 +37,7 @@ def synthetic(noise: float = 4.0, power: float = 0.0, decay: float = 2.0, batch:
             step=round(step * 1000), samples=0, loss=loss, steps=10.0, eta=0.1,
             preconditioned_noise_trace=4 * noise * loss**power / 0.1, noise_trace=1.0,
             noise_trace_se=0.1, b_simple=100.0, gradient_norm2=0.01, gradient_norm2_se=0.001,
-            metric_gradient_norm2=0.01, l1_noise_scale=100.0, a_trial=0.1, c_trial=0.4, a_hvp=0.1,
+            metric_gradient_norm2=2.0, l1_noise_scale=100.0, a_trial=0.1, c_trial=0.4, a_hvp=0.1,
             c_hvp=0.4,
         )
         for step, loss in zip(steps, losses, strict=True)
@@ -54,8 +54,9 @@ def study(tmp_path) -> Path:
     assert found is not None
     run = next(run for run in found.runs if run.result.optimizer == "adam")
     record = replace(
-        synthetic(), config_hash=run.result.config_hash, batch_size=run.result.batch_size
-    )
+        synthetic(), config_hash=run.result.config_hash, batch_size=run.result.batch_size,
+        optimizer="adam", lr=run.result.lr,
+    )  # fmt: skip
     (run.directory / FILE).write_text(with_prediction(record).to_json())
     return path
 

@@ -195,7 +195,7 @@ def test_manual_optimization_is_not_probed_and_said_so(tmp_path, capsys):
     assert "probes: no probes: under manual optimization" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["lion", "muon", "schedule_free"])
+@pytest.mark.parametrize("name", ["lion", "schedule_free"])
 def test_an_optimizer_without_a_metric_is_probed_by_its_own_steps(name, tmp_path, capsys):
     without, probed = (
         compose([*RESTLESS, *more, f"optimizer={name}", f"output_dir={tmp_path / folder}"])
