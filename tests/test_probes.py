@@ -188,6 +188,18 @@ def test_a_stream_is_probed_by_what_was_trained_last(tmp_path):
     assert "trained last" in record.notes[0]
 
 
+def test_a_run_that_goes_on_without_a_step_left_keeps_its_probes(tmp_path, monkeypatch):
+    same = [*RESTLESS, *PROBES, f"output_dir={tmp_path}"]
+    cfg = compose(same)
+    interrupted_after(monkeypatch, cfg, 80)
+    for name in ("result.json", "trajectory.npz"):  # as if it had been killed
+        (run_directory(cfg) / name).unlink()
+    shorter = compose([*same, "stop.max_steps=40"])
+    assert run(shorter).status is Status.EXHAUSTED
+    record = record_of(run_directory(shorter))
+    assert record.probes and record.probes[0].steps > 0
+
+
 def test_manual_optimization_is_not_probed_and_said_so(tmp_path, capsys):
     cfg = compose([*STRANGE, *model("Manual"), *PROBES, f"output_dir={tmp_path}"])
     assert run(cfg).status is Status.REACHED

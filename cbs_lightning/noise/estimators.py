@@ -81,6 +81,21 @@ def own_steps(course: Course) -> float:
     return _ratio(course, "own")
 
 
+def progress(course: Course) -> float:
+    """2Σc/Σa over the run, where a is not a single step's: a - c/b is what the run itself gained.
+
+    So a is averaged over all steps, momentum's included, and above 0 in any run whose loss fell;
+    b* is then at most twice the run's b.
+    """
+    c = course.total("c_trial", "c")
+    if c <= 0:
+        raise NoPredictionError("c <= 0: noise would not raise the loss")
+    gained = float(course.loss.max()) - course.threshold
+    if gained <= 0:
+        raise NoPredictionError("the loss was below the threshold at the first probe")
+    return 2 * c / (gained + c / course.batch_size)
+
+
 def _ratio(course: Course, way: str) -> float:
     a, c = (course.total(f"{name}_{way}", name) for name in "ac")
     if a <= 0:
@@ -165,6 +180,7 @@ ESTIMATORS: dict[str, Estimator] = {
         one_step_trial,
         one_step_hvp,
         own_steps,
+        progress,
         integral_trial,
         integral_hvp,
         sign_descent,

@@ -11,7 +11,7 @@ from cbs_lightning.noise.branches import schedule_line
 from cbs_lightning.noise.prediction import BEST
 from cbs_lightning.noise.record import NoiseRecord
 
-SHOWN = (BEST, "noise_level", "own_steps", "one_step_trial", "one_step_hvp", "b_simple")
+SHOWN = (BEST, "noise_level", "one_step_trial", "own_steps", "progress", "b_simple")
 # Rows of the theorem's table: where a number is in `noise.json`.
 OF_THEOREM = (
     "steps", "sigma2", "G", "dist", "vi", "vi_se", "c1/K", "c2/b", "c3", "bound", "bound_over_vi",

@@ -19,6 +19,8 @@ DESCRIPTIONS = {
     "c_trial": "What noise takes of that, times the batch size, from trial steps",
     "a_hvp": "What a step of the full gradient lowers the loss by, from the Hessian",
     "c_hvp": "What noise takes of that, times the batch size, from the Hessian",
+    "a_own": "What a step of the optimizer itself lowers the loss by, but for its noise",
+    "c_own": "What noise takes of that, times the batch size, from its own steps",
     "local_critical_batch": "The most efficient batch size at this loss, from branches",
     "noise_level": "N of the level L∞ + N/b that branches come to",
 }
