@@ -3,6 +3,7 @@
 import copy
 import math
 
+import lightning as L
 import pytest
 import torch
 from torch import nn
@@ -10,7 +11,7 @@ from torch import nn
 from cbs_lightning.callbacks.probes.curvature import measure_curvature
 from cbs_lightning.callbacks.probes.gradients import GradientSums
 from cbs_lightning.callbacks.probes.measurement import ProbeSettings, measure
-from cbs_lightning.callbacks.probes.own_steps import measure_own_steps, steps_of_memory
+from cbs_lightning.callbacks.probes.own_steps import OwnSteps, measure_own_steps, steps_of_memory
 from cbs_lightning.callbacks.probes.preconditioner import RULES, Metric, metric_of
 from cbs_lightning.optim.adabelief import AdaBelief
 from cbs_lightning.optim.adafactor import Adafactor
@@ -344,6 +345,32 @@ def same(one, other):
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
     return one == other
+
+
+class Pictures(L.LightningModule):
+    """A convolution whose weight lies in memory by channels last, as the project's nets do."""
+
+    def __init__(self):
+        super().__init__()
+        conv = nn.Conv2d(3, 5, 3, padding=1, dtype=torch.float64)
+        self.net = conv.to(memory_format=torch.channels_last)
+
+    def training_step(self, batch, _):
+        (points,) = batch
+        return (self.net(points[:, :3, None, None] * torch.ones(4, 4)) - 1).square().mean()
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_step_goes_along_the_gradient_however_weights_lie_in_memory(fused):
+    torch.manual_seed(0)
+    module = Pictures()
+    optimizer = torch.optim.SGD(module.parameters(), 0.01, fused=fused)
+    probe = objective(module, 0, SIZE)
+    sums = GradientSums(BATCHES, SIZE)
+    for number in range(sums.batches):
+        sums.add(*probe.gradient(number))
+    first, _ = OwnSteps(probe, optimizer, sums, SIZE)._walk([sums.mean])
+    torch.testing.assert_close(first, -0.01 * sums.mean)
 
 
 def test_a_step_that_takes_gradients_itself_is_left_out_with_a_line():
