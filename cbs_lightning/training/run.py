@@ -219,7 +219,7 @@ def _check_stream(cfg: RunConfig) -> None:
     """Data without a length has no epochs to count by."""
     stop, why = cfg.stop, f"{cfg.names.data} is a stream without a length"
     if stop.rule is RuleName.EPOCH:
-        raise ConfigError("stop.rule", stop.rule, f"{why}; allowed: window")
+        raise ConfigError("stop.rule", stop.rule, f"{why}; allowed: window, middle")
     if stop.window is None:
         raise ConfigError("stop.window", None, f"{why}; a number of samples is needed")
     if stop.max_steps is None:
