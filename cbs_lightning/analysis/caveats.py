@@ -80,8 +80,8 @@ def _budgets(curve: Curve) -> list[str]:
             sizes.setdefault(run.budget or "unknown", set()).add(point.batch_size)
     if len(sizes) < 2:
         return []
-    told = [f"{budget} at b = {_list(own)}" for budget, own in sizes.items()]
-    return [f"Not all runs had the same budget: {'; '.join(told)}."]
+    budgets = [f"{budget} at b = {_list(own)}" for budget, own in sizes.items()]
+    return [f"Not all runs had the same budget: {'; '.join(budgets)}."]
 
 
 def _list(sizes: Iterable[int]) -> str:

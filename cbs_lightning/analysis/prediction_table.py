@@ -89,8 +89,8 @@ def _measured(curve: Curve) -> tuple[float, tuple[float, float]] | None:
 def scores(found: Iterable[Case]) -> list[Score]:
     """One for each estimator that predicts something, the best first."""
     all_cases = list(found)
-    told = [_score(name, all_cases) for name in ESTIMATORS]
-    return sorted((each for each in told if each), key=lambda one: (-one.within[-1], one.median))
+    scored = [_score(name, all_cases) for name in ESTIMATORS]
+    return sorted((each for each in scored if each), key=lambda one: (-one.within[-1], one.median))
 
 
 def _score(name: str, found: list[Case]) -> Score | None:

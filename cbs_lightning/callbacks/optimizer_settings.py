@@ -34,8 +34,8 @@ class OptimizerSettings(NamedTuple):
 class CheckOptimizer(L.Callback):
     """Refuses what cannot be counted as steps, and hands the optimizer's settings to a function."""
 
-    def __init__(self, tell: Callable[[OptimizerSettings], None] | None = None) -> None:
-        self.tell = tell
+    def __init__(self, on_settings: Callable[[OptimizerSettings], None] | None = None) -> None:
+        self.on_settings = on_settings
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         name, count = type(module).__name__, len(trainer.optimizers)
@@ -49,5 +49,5 @@ class CheckOptimizer(L.Callback):
             raise MisconfigurationException(
                 f"{type(optimizer).__name__} needs several losses a step; here a step is one batch"
             )
-        if self.tell is not None:
-            self.tell(OptimizerSettings.of(optimizer))
+        if self.on_settings is not None:
+            self.on_settings(OptimizerSettings.of(optimizer))

@@ -81,8 +81,8 @@ def complete(cfg: DictConfig, hydra: Any) -> RunConfig:
     _settle_optimizer(values, names)
     typed = [each for each in hydra.overrides.task if each.lstrip("+~").startswith("optimizer.")]
     if names["optimizer"] == OWN and typed:
-        chosen = "the module's own optimizer has its own settings; choose one by optimizer=<name>"
-        raise UserError(f"{typed[0]}: {chosen}")
+        cure = "the module's own optimizer has its own settings; choose one by optimizer=<name>"
+        raise UserError(f"{typed[0]}: {cure}")
     completed = _read(values, names)
     try:
         variant = variant_label(completed, _usual(completed, tuple(hydra.searchpath)))
@@ -158,7 +158,7 @@ def _usual(cfg: RunConfig, searchpath: tuple[str, ...]) -> RunConfig:
     # In quotes, since an option may be called null, or 1.
     overrides = [*_where(searchpath), f"optimizer='{cfg.names.optimizer}'"]
     own = {group: getattr(cfg.names, group) for group in NAMED_IN_LABEL}
-    chosen = [f"{group}='{name}'" for group, name in own.items() if name in options(group)]
+    options_of_run = [f"{group}='{name}'" for group, name in own.items() if name in options(group)]
     if cfg.study in options("experiment"):
         overrides.append(f"experiment='{cfg.study}'")
     elif cfg.study == f"{own['data']}_{own['model']}":
@@ -166,7 +166,7 @@ def _usual(cfg: RunConfig, searchpath: tuple[str, ...]) -> RunConfig:
     usual = _composed_once(_search_path(), tuple(overrides))
     if all(getattr(usual.names, group) == name for group, name in own.items()):
         return usual
-    with_options = _composed_once(_search_path(), (*overrides, *chosen))
+    with_options = _composed_once(_search_path(), (*overrides, *options_of_run))
     unknown = {group: getattr(cfg, group) for group in own if own[group] not in options(group)}
     return replace(with_options, names=usual.names, **unknown)
 

@@ -105,7 +105,7 @@ class OptionName:
         require(valid, key, value, "must be an option's name: letters, digits and . _ -")
 
 
-class Label:
+class TextLine:
     """Of a variant: a line of text."""
 
     def check(self, key: str, value: Any) -> None:
@@ -131,7 +131,7 @@ class Factors:
 
 
 Constraint = (
-    Single | Whole | Positive | Flag | OneOf | PathName | FolderName | OptionName | Label
+    Single | Whole | Positive | Flag | OneOf | PathName | FolderName | OptionName | TextLine
     | PackageNames | Factors | Members
 )  # fmt: skip
 

@@ -14,7 +14,6 @@ from cbs_lightning.config.constraints import (
     Factors,
     Flag,
     FolderName,
-    Label,
     Members,
     OneOf,
     OptionName,
@@ -22,6 +21,7 @@ from cbs_lightning.config.constraints import (
     PathName,
     Positive,
     Single,
+    TextLine,
     Whole,
 )
 from cbs_lightning.errors import ConfigError, UserError, did_you_mean, require
@@ -92,7 +92,7 @@ class Names:
     model: Annotated[str, OptionName()]
     optimizer: Annotated[str, OptionName()]
     experiment: Annotated[str | None, OptionName(others=(None,))]
-    variant: Annotated[str, Label()] = ""
+    variant: Annotated[str, TextLine()] = ""
     scheduler: Annotated[str, OptionName()] = "constant"  # runs from before there were any have it
 
 

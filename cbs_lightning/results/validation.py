@@ -52,7 +52,16 @@ def check_result(result: Result) -> None:
     for name in ("hyperparameters", "versions", "configuration", "commit", "machine"):
         _check_text(name, getattr(result, name))
     Scaling(result.lr_scaling)
+    _check_lr(result)
     _check_counts(result)
+
+
+def _check_lr(result: Result) -> None:
+    """Only an optimizer that was configured without a learning rate may have none."""
+    settings = result.configuration.get("optimizer")
+    given = settings.get("lr") if isinstance(settings, dict) else None
+    if result.lr is None and given is not None:
+        raise ValueError(f"lr is None, with optimizer.lr = {_shown(given)}")
 
 
 def _check_type(name: str, value: Any, kind: Any) -> None:

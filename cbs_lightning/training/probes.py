@@ -38,10 +38,10 @@ def probes_of(
     reference = directory / REFERENCE
     if not cfg.noise.probes or (cfg.noise.theorem and not reference.exists()):
         return None
-    say = partial(_say, title)
+    note = partial(_note, title)
     settings = ProbeSettings(**asdict(cfg.noise))
     theorem = MeasureTheorem(reference) if cfg.noise.theorem else None
-    return MeasureNoise(settings, stop, rates, directory, cfg.seed, cfg.compile, say, theorem)
+    return MeasureNoise(settings, stop, rates, directory, cfg.seed, cfg.compile, note, theorem)
 
 
 def weights_keeper(cfg: RunConfig, directory: Path) -> list[L.Callback]:
@@ -50,7 +50,7 @@ def weights_keeper(cfg: RunConfig, directory: Path) -> list[L.Callback]:
     return [] if known else [KeepFinalWeights(directory / FINAL_WEIGHTS)]
 
 
-def _say(title: str, text: str) -> None:
+def _note(title: str, text: str) -> None:
     print_line(f"{title}: {text}")
 
 

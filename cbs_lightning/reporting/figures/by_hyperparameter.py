@@ -122,9 +122,9 @@ def _handles(panels: list[Panel]) -> list[Line2D]:
     handles = [key("steps, median", marker="o", ms=4)]
     if any(panel.missed(value) for panel in panels for value in panel.values):
         handles.append(key("not reached", ls="none", marker="x"))
-    drawn = {name for panel in panels for value in panel.values for name in panel.bounds(value)}
-    if THE_BOUND in drawn:
+    bounds = {name for panel in panels for value in panel.values for name in panel.bounds(value)}
+    if THE_BOUND in bounds:
         handles.append(key(THE_BOUND))
-    if THE_SUM in drawn:
+    if THE_SUM in bounds:
         handles.append(key(THE_SUM, ls=DASHED, lw=1.1))
     return handles

@@ -92,14 +92,14 @@ def _choices(study: Study) -> list[dict[str, Any]]:
     found = []
     for (rule, threshold), answers in rows.items():
         own = (rule, threshold) == (study.request.rule, study.request.threshold)
-        untold = [] if own else [run.variant for run in answers if run.status is None]
+        unknown = [] if own else [run.variant for run in answers if run.status is None]
         own_curves = study.curves_by_request.get((rule, threshold), [])
         says = [
             _says(curve, _answer(study, curve, own))
             for curve in own_curves
-            if curve.variant not in untold
+            if curve.variant not in unknown
         ]
-        for variant, missing in Counter(untold).items():
+        for variant, missing in Counter(unknown).items():
             runs = sum(run.variant == variant for run in answers)
             says.append(_cannot_say(variant, missing, runs, threshold))
         found.append(
@@ -124,16 +124,16 @@ def _answer(study: Study, curve: Curve, own: bool) -> Recommendation:
 def _cannot_say(variant: str, missing: int, runs: int, threshold: float) -> dict[str, Any]:
     """What is said of a variant some of whose runs stopped too soon; the rest would mislead."""
     stopped = f"{missing} of {count_of(runs, 'run')} stopped too early to answer {threshold:g}"
-    told = f"{variant}: {stopped}. Run again with stop.loss={threshold:g} to find out."
+    line = f"{variant}: {stopped}. Run again with stop.loss={threshold:g} to find out."
     nothing = dict.fromkeys(("least", "fastest", "critical_batch", "interval", "curve"))
-    return {"variant": variant, "told": [told], "ranges": [], "forms": [], **nothing}
+    return {"variant": variant, "lines": [line], "ranges": [], "forms": [], **nothing}
 
 
 def _says(curve: Curve, found: Recommendation) -> dict[str, Any]:
     """The answer of one variant, the curve behind it, and the forms fitted to it."""
     return {
         "variant": curve.variant,
-        "told": found.summary_lines(),
+        "lines": found.summary_lines(),
         "least": found.least_sfo.batch_size if found.least_sfo else None,
         "fastest": found.fastest.batch_size if found.fastest else None,
         "ranges": [

@@ -71,7 +71,7 @@ function showAnswers() {
   const without = shownOnes.filter((says) => says.least === null);
   const answered = shownOnes.filter((says) => says.least !== null);
   const item = (says) => {
-    const [first, ...others] = says.told.map((line) => line.trim());
+    const [first, ...others] = says.lines.map((line) => line.trim());
     const heading = element("strong", { textContent: first });
     const more = others.map((line) => element("p", { textContent: line }));
     const folded = answered.length > MOST_UNFOLDED && more.length;
@@ -146,10 +146,10 @@ function showTheme() {
   const button = document.getElementById("theme");
   const preferred = matchMedia("(prefers-color-scheme: dark)");
   const dark = () => (document.documentElement.dataset.theme ?? (preferred.matches ? "dark" : "light")) === "dark";
-  const told = () => { button.textContent = dark() ? "Light" : "Dark"; };
-  button.onclick = () => { document.documentElement.dataset.theme = dark() ? "light" : "dark"; told(); };
-  preferred.onchange = told;
-  told();
+  const updateLabel = () => { button.textContent = dark() ? "Light" : "Dark"; };
+  button.onclick = () => { document.documentElement.dataset.theme = dark() ? "light" : "dark"; updateLabel(); };
+  preferred.onchange = updateLabel;
+  updateLabel();
 }
 
 const showPlots = () => Object.keys(PLOTS).forEach(showPlot);

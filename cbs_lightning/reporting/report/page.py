@@ -42,19 +42,19 @@ def write_page(study: Study) -> Path:
 
 def page(study: Study) -> str:
     values = json.dumps(content(study), separators=(",", ":"), allow_nan=False)
-    told = [found for found in study.recommendations if found.least_sfo is not None]
-    untold = [found for found in study.recommendations if found.least_sfo is None]
+    answered = [found for found in study.recommendations if found.least_sfo is not None]
+    unanswered = [found for found in study.recommendations if found.least_sfo is None]
     return Template(_part("page.html")).substitute(
         title=_text(f"{study.name}: which batch size?"),
         study=_text(study.name),
         asked=_text(f"{study.request_in_words}, {count_of(len(study.runs), 'run')}"),
         within=_text(percent(study.question.within)),
-        answers=_answers(told),
-        unanswered=_answers(untold),
-        unanswered_summary=_text(_unanswered([found.variant for found in untold])),
-        no_unanswered="" if untold else " hidden",
+        answers=_answers(answered),
+        unanswered=_answers(unanswered),
+        unanswered_summary=_text(_unanswered([found.variant for found in unanswered])),
+        no_unanswered="" if unanswered else " hidden",
         predictions="\n".join(_prediction_rows(study.recommendations)),
-        no_predictions="" if any(one.predictions for one in told + untold) else " hidden",
+        no_predictions="" if any(one.predictions for one in answered + unanswered) else " hidden",
         style=_part("page.css"),
         libraries="\n".join(_part(name) for name in LIBRARIES),
         script="\n".join(_part(name) for name in SCRIPTS),
