@@ -1,4 +1,4 @@
-"""What a run's optimizer is, read off the Trainer: also of a module that configures its own."""
+"""Reads a run's optimizer from the Trainer, also if the module configures its own."""
 
 import inspect
 from collections.abc import Callable
@@ -12,7 +12,7 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 class OptimizerSettings(NamedTuple):
-    """Of the first parameter group."""
+    """The learning rate and other settings of the first parameter group."""
 
     lr: float | None  # None: it has none
     hyperparameters: dict[str, Any]  # what JSON can hold of the rest
@@ -32,7 +32,7 @@ class OptimizerSettings(NamedTuple):
 
 
 class CheckOptimizer(L.Callback):
-    """Refuses what cannot be counted as steps, and hands the optimizer's settings to a function."""
+    """Refuses optimizers whose steps cannot be counted; passes the settings to `on_settings`."""
 
     def __init__(self, on_settings: Callable[[OptimizerSettings], None] | None = None) -> None:
         self.on_settings = on_settings

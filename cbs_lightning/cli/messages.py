@@ -147,7 +147,7 @@ def _choices() -> list[str]:
 
 
 def _of_a_search(key: str) -> str:
-    """A hint if the key is a setting of a search, typed without its prefix or without the search."""
+    """A hint if the key is a setting of a search, typed without its prefix or the search."""
     name = key.removeprefix("hydra.sweeper.")
     if name not in search_settings.KEYS:
         return ""

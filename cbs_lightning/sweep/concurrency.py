@@ -53,7 +53,7 @@ class Concurrency:
 
 @dataclass(frozen=True)
 class Need:
-    """Memory in bytes: of a process with its data (the sweep's own has them too), and of training."""
+    """Bytes of a process with its data (the sweep's own has them too), and of its training."""
 
     process: float
     training: float

@@ -28,7 +28,7 @@ from cbs_lightning.training.run import publish_answer, stored_run
 
 
 class SearchSweep(Sweep):
-    """Runs rounds of jobs, each with as many jobs as run at a time. Finished runs are not repeated."""
+    """Runs rounds of jobs, as many in each as run at a time. Finished runs are not repeated."""
 
     def search(
         self,

@@ -112,7 +112,7 @@ class Board:
         return self.directory / f"{job}.json"
 
     def _write(self, state: JobState) -> None:
-        """Readers see the old state or the new one. There is no fsync: a power cut ends the sweep."""
+        """Readers see the old state or the new one. No fsync: a power cut ends the sweep anyway."""
         path = self._path(state.job)
         scratch = path.with_suffix(".tmp")
         with suppress(OSError):
