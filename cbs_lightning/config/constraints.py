@@ -1,4 +1,4 @@
-"""What a value of the configuration may be, and the line that a user reads where it is not."""
+"""What values a key may have, and the line that a user reads otherwise."""
 
 import math
 import re
@@ -67,7 +67,7 @@ class Single:
 
 
 class Members:
-    """Groups of keys by names, which may be those of folders."""
+    """Groups of keys by name; the names may be those of folders."""
 
     def check(self, key: str, value: Any) -> None:
         for name, settings in value.items():
@@ -93,7 +93,7 @@ class FolderName:
 
 @dataclass(frozen=True)
 class OptionName:
-    """Of an option of a group, such as `adam`."""
+    """The name of an option of a group, such as `adam`."""
 
     others: tuple[None, ...] = ()
 
@@ -106,7 +106,7 @@ class OptionName:
 
 
 class TextLine:
-    """Of a variant: a line of text."""
+    """A line of text, such as the label of a variant."""
 
     def check(self, key: str, value: Any) -> None:
         valid = (

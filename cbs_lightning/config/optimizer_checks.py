@@ -1,4 +1,4 @@
-"""Whether an optimizer can be built with its settings, and those of its parameter groups."""
+"""Checks that an optimizer can be built with its settings and those of its parameter groups."""
 
 import inspect
 import re
@@ -18,7 +18,7 @@ EXTRAS = {"pytorch_optimizer": "optimizers", "schedulefree": "optimizers"}
 
 
 def require_package(optimizer: Settings, name: str) -> None:
-    """Raise `ConfigError` for an optimizer of an optional package that is not there."""
+    """Raise `ConfigError` for an optimizer from an optional package that is not installed."""
     package = str(optimizer.get("_target_")).partition(".")[0]
     if package in EXTRAS and find_spec(package) is None:
         distribution, extra = package.replace("_", "-"), EXTRAS[package]
@@ -27,7 +27,7 @@ def require_package(optimizer: Settings, name: str) -> None:
 
 
 def check_optimizer(optimizer: Settings, name: str) -> None:
-    """Raise `ConfigError` for the first setting that cannot be."""
+    """Raise `ConfigError` for the first invalid setting."""
     Positive().check("optimizer.lr", optimizer.get("lr"))
     _check_values("optimizer", optimizer, optimizer["_target_"])
     groups = optimizer.get(KEY, {})
@@ -75,7 +75,7 @@ def _check_values(prefix: str, settings: Settings, target: str) -> None:
 
 
 def _check_numbers(prefix: str, settings: Settings, target: str) -> None:
-    """What an optimizer has a number for must be one, which not every optimizer checks."""
+    """Numeric settings must be numbers, which not every optimizer checks itself."""
     for name, parameter in inspect.signature(get_object(target)).parameters.items():
         default = parameter.default
         if name in settings and isinstance(default, int | float) and not isinstance(default, bool):

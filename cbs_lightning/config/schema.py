@@ -37,7 +37,7 @@ Schema = TypeVar("Schema")
 
 @dataclass(frozen=True)
 class StopConfig:
-    """When a run ends. It decides no loss, so it is not part of the run's hash."""
+    """When a run ends. This does not affect the losses, so it is not part of the run's hash."""
 
     loss: Annotated[float, Positive()]  # the threshold
     rule: Annotated[RuleName, OneOf(RuleName)]  # how the loss is read off the steps
@@ -65,7 +65,7 @@ class ProgressConfig:
 
 @dataclass(frozen=True)
 class NoiseConfig:
-    """What is measured beside training. It decides no loss, so it is not part of the hash."""
+    """What is measured during training. It does not affect the losses, so it is not hashed."""
 
     probes: Annotated[int, Whole(0, 10_000)] = 0  # probes of a run; 0: none
     samples: Annotated[int, Whole(4)] = 2048  # samples of a probe, over which gradients are taken
@@ -86,7 +86,7 @@ class NoiseConfig:
 
 @dataclass(frozen=True)
 class Names:
-    """Which option of each group was chosen, and the variant that this makes of the run."""
+    """The chosen option of each group, and the resulting variant of the run."""
 
     data: Annotated[str, OptionName()]
     model: Annotated[str, OptionName()]
