@@ -1,4 +1,4 @@
-"""What the runs of a curve leave open, and the batch size whose run would tell most."""
+"""What the runs of a curve leave open, and which run would help most."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -35,7 +35,8 @@ def find_caveats(curve: Curve) -> list[str]:
 
 
 def next_batch_size(curve: Curve) -> int | None:
-    """Beyond the edge that has the least SFO, else what stopped too soon, else inside a gap."""
+    """The batch size to run next: beyond an edge with the smallest SFO, where runs stopped too
+    soon, or in a gap."""
     least = curve.best
     if least is None or len(curve.points) == 1:
         return None
@@ -73,7 +74,7 @@ def _nothing_reached(curve: Curve) -> str:
 
 
 def _budgets(curve: Curve) -> list[str]:
-    """Which runs had which budget, where that is not the same for all."""
+    """Which runs had which budget, if not all had the same."""
     sizes: dict[str, set[int]] = {}
     for point in curve.points:
         for run in (*point.reached, *point.missed):

@@ -15,7 +15,7 @@ MOST_SHOWN = 3  # predictions in a line
 
 @dataclass(frozen=True)
 class RunPrediction:
-    """b* of a curve, from the probes of one of its runs."""
+    """b* of a curve, predicted by the probes of one of its runs."""
 
     batch_size: int  # of the run
     seed: int
@@ -60,7 +60,7 @@ def read_records(runs: Iterable[Run]) -> tuple[dict[str, NoiseRecord], list[str]
 def predictions_of(curve: Curve, records: Mapping[str, NoiseRecord]) -> tuple[RunPrediction, ...]:
     """What every run of a curve with probes predicts at the curve's threshold.
 
-    A prediction is of b* at the run's learning rate: a curve along which that changes has none.
+    A prediction holds for the run's learning rate. If that changes along the curve, there are none.
     """
     if len({run.lr for point in curve.points for run in point.runs}) > 1:
         return ()
@@ -87,7 +87,7 @@ def predictions_of(curve: Curve, records: Mapping[str, NoiseRecord]) -> tuple[Ru
 
 
 def prediction_sentences(predictions: Iterable[RunPrediction]) -> list[str]:
-    """A sentence for an answer; none without a prediction."""
+    """A sentence for the answer; empty without a prediction."""
     all_of_them = list(predictions)
     if not all_of_them:
         return []

@@ -212,7 +212,7 @@ def _costs_at_most(found: CheapRange) -> str:
 
 
 def _sure(found: CheapRange) -> str:
-    """Rounded down; nothing is 100 % sure."""
+    """A probability rounded down; nothing is 100 % sure."""
     return f"{min(math.floor(100 * found.confidence), 99)} % sure"
 
 
@@ -236,7 +236,7 @@ def _more(choice: Choice) -> str:
 
 
 def span_in_words(interval: tuple[float, float]) -> str:
-    """An interval; an end of 0 or infinity is open."""
+    """An interval in words; an end of 0 or infinity is open."""
     low, high = interval
     if low == high:
         return f"{size_in_words(low)} alone"

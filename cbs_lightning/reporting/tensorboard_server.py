@@ -1,4 +1,4 @@
-"""TensorBoard on the studies below a directory, with links to the pages that show them best."""
+"""Starts TensorBoard on the studies below a directory, with links to the most useful pages."""
 
 import os
 import socket

@@ -60,7 +60,7 @@ def draw_by_hyperparameter(study: str, panels: list[Panel]) -> Figure:
 
 
 def _place(name: str) -> Callable[[Any], Any]:
-    """Betas are drawn by their distance to one."""
+    """The position on the axis: betas are drawn by their distance to one."""
     return (lambda value: value) if name == "lr" else (lambda value: 1 - np.asarray(value))
 
 

@@ -26,7 +26,7 @@ FEWEST_SIZES = 3  # that reached a threshold, for a row about b*
 
 
 def critical_tables(study: PublishedStudy) -> list[str]:
-    """b* by optimizer and threshold: measured, by the curves that fit, and the paper's."""
+    """b* by optimizer and threshold: measured, from the fitted curves, and the paper's."""
     rows = []
     for curve in _telling(study):
         paper = study.paper.critical if curve.threshold == study.paper.threshold else {}
@@ -47,7 +47,7 @@ def critical_tables(study: PublishedStudy) -> list[str]:
 
 
 def _telling(study: PublishedStudy) -> list[Curve]:
-    """Curves by the paper's rule with enough batch sizes, each optimizer's loosest first."""
+    """The usable curves by the paper's rule, sorted by optimizer, the loosest threshold first."""
     by_rule = chain.from_iterable(
         own for (rule, _), own in study.curves_by_request.items() if rule is RuleName.EPOCH
     )
@@ -116,7 +116,7 @@ def estimates(study: PublishedStudy) -> list[str]:
 
 
 def form_table(study: PublishedStudy) -> list[str]:
-    """How far each form is from log K, at the study's own threshold and over all thresholds."""
+    """The error of each form in log K, at the study's own threshold and over all thresholds."""
     rows = []
     for variant in dict.fromkeys([*study.paper.cells, *curves_by_variant(study)]):
         curve = curves_by_variant(study).get(variant)
@@ -147,7 +147,7 @@ def _seed_scatter(curve: Curve) -> float | None:
 
 
 def seed_table(study: PublishedStudy) -> list[str]:
-    """K of every seed, where there are several."""
+    """K of every seed, for cells with several."""
     rows = []
     for curve in study.curves:
         for point in curve.points:
@@ -176,7 +176,7 @@ def seed_table(study: PublishedStudy) -> list[str]:
 
 
 def agreement(study: PublishedStudy) -> list[str]:
-    """Which cells reached the threshold there and here, and how the accuracies compare."""
+    """Which cells reached the threshold in the paper and here, and how the accuracies compare."""
     both, differ, gaps = 0, [], []
     for optimizer, points in measured_cells(study).items():
         for cell in study.paper.cells[optimizer]:
@@ -207,7 +207,7 @@ def agreement(study: PublishedStudy) -> list[str]:
 
 
 def machines(study: PublishedStudy) -> list[str]:
-    """Where the runs were made, by which code."""
+    """The machines, packages and commits of the runs."""
     if not study.answers:
         return [f"{study.paper.title}: {NOT_YET}."]
     places = Counter(f"{hardware(run)}, {count_of(run.threads, 'thread')}" for run in study.answers)

@@ -1,4 +1,4 @@
-"""What the page says of the paper's studies: tables and sentences, in Markdown."""
+"""Tables and sentences of the page about the paper's studies, in Markdown."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -115,7 +115,7 @@ def sfo_in_words(study: PublishedStudy) -> str:
 
 
 def captions(study: PublishedStudy) -> dict[int, str]:
-    """A line on each figure of the study."""
+    """A caption for each figure of the study."""
     steps, sfo = study.paper.figures
     asked = f"to a training loss of {study.paper.threshold:g}, {study.paper.title}"
     return {

@@ -1,4 +1,4 @@
-"""The report: one file that holds all it needs, and asks nothing of the network."""
+"""The report: one file that contains everything and needs no network."""
 
 import html
 import json
@@ -26,7 +26,7 @@ MOST_UNFOLDED = 4  # answers, as in page.js
 
 
 def write_report(directory: Path, question: Question = USUAL) -> list[str]:
-    """Write a study's report; return the lines that tell of it."""
+    """Write a study's report; return the lines to print."""
     study, lines = read(directory, question)
     return lines if study is None else [*lines, f"{study.name}: {write_page(study)}"]
 
@@ -63,7 +63,7 @@ def page(study: Study) -> str:
 
 
 def _answers(recommendations: list[Recommendation]) -> str:
-    """Items of a list of answers, as the page's script writes them, for readers without one."""
+    """The answers as list items, written like the page's script does, for readers without one."""
     items = []
     for found in recommendations:
         first, *others = (_text(line.strip()) for line in found.summary_lines())
@@ -75,7 +75,7 @@ def _answers(recommendations: list[Recommendation]) -> str:
 
 
 def _prediction_rows(recommendations: list[Recommendation]) -> Iterator[str]:
-    """Rows of the table of what single runs predict."""
+    """Rows of the table of predictions from single runs."""
     for found in recommendations:
         several = found.least_sfo is not None and len(found.batch_sizes) > 1
         measured = span_in_words(found.interval) if several else "-"
