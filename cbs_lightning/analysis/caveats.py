@@ -156,9 +156,12 @@ class _Review:
         sizes = [point.batch_size for point in self.curve.points if point.at_first_reading]
         if not sizes or not self.least.at_first_reading:
             return []
+        cure = "a smaller stop.window"
+        if self.curve.rule is RuleName.EPOCH:
+            cure = f"stop.rule=window with {cure}"
         return [
             f"b = {', '.join(map(str, sizes))} met the threshold at the rule's first reading, so "
-            "K may be smaller there; a smaller stop.window would show it."
+            f"K may be smaller there; {cure} would show it."
         ]
 
     def ties(self) -> list[str]:
