@@ -161,7 +161,7 @@ def test_what_is_to_be_typed_can_be_pasted(value):
 
 def test_a_sweep_has_one_output_directory(cli, tmp_path):
     outcome = cli("-m", *TINY, f"output_dir={tmp_path}/a,b")
-    assert_one_clear_line(outcome, ["a sweep has one value of it"], tmp_path / "a")
+    assert_one_clear_line(outcome, ["a sweep takes one value of this key"], tmp_path / "a")
     (typed,) = shlex.split(outcome.err.partition("to pass a comma, quote it: ")[2])
     assert compose([typed]).output_dir == f"{tmp_path}/a,b"
 

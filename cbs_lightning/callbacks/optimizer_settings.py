@@ -47,7 +47,8 @@ class CheckOptimizer(L.Callback):
         closure = inspect.signature(type(optimizer).step).parameters.get("closure")
         if closure is not None and closure.default is inspect.Parameter.empty:
             raise MisconfigurationException(
-                f"{type(optimizer).__name__} needs several losses a step; here a step is one batch"
+                f"{type(optimizer).__name__} needs several losses per step (a closure); choose an "
+                "optimizer that needs a single loss"
             )
         if self.on_settings is not None:
             self.on_settings(OptimizerSettings.of(optimizer))

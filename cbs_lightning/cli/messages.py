@@ -11,7 +11,7 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from cbs_lightning.commands import train_command
+from cbs_lightning.commands import install_command, train_command
 from cbs_lightning.config.composition import compose_whole
 from cbs_lightning.config.grammar import in_quotes, list_of
 from cbs_lightning.config.identity import flatten
@@ -39,7 +39,7 @@ def describe_hydra_error(error: Exception) -> str:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = error.missing_cfg_file.rpartition("/")
         if error.missing_cfg_file == SUBMITIT:
-            return f"{group}=slurm: needs submitit: pip install 'cbs_lightning[slurm]'"
+            return f"{group}=slurm: needs the package submitit: {install_command('slurm')}"
         if group and error.options:
             meant = did_you_mean(name, error.options, f"{group}={{}}")
             return f"{group}={name}: {meant}allowed: {', '.join(sorted(error.options))}"

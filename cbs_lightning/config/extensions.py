@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.loggers import Logger, MLFlowLogger, WandbLogger
 
+from cbs_lightning.commands import install_command
 from cbs_lightning.config.constraints import Flag, Positive, Whole, is_number, one_of
 from cbs_lightning.config.identity import NEUTRAL, OWN
 from cbs_lightning.config.schema import RunConfig, Settings
@@ -127,7 +128,7 @@ def _check_logger(key: str, settings: Settings) -> None:
     require(valid, f"{key}._target_", target, "must be a class derived from lightning's Logger")
     for kind, package in EXTRAS.items():
         absent = issubclass(built, kind) and importlib.util.find_spec(package) is None
-        install = f"the package {package} is not installed: pip install 'cbs_lightning[{package}]'"
+        install = f"needs the package {package}: {install_command(package)}"
         require(not absent, f"{key}._target_", target, install)
     _check_arguments(key, built, settings, given=GIVEN_TO_LOGGER)
 

@@ -8,11 +8,13 @@ from typing import Any
 import torch
 from hydra.utils import get_object, instantiate
 
+from cbs_lightning.commands import install_command
 from cbs_lightning.config.constraints import Flag, Positive, Whole, is_fraction, is_number, one_of
 from cbs_lightning.config.schema import Settings
 from cbs_lightning.errors import ConfigError, require
 from cbs_lightning.optim.groups import CONDITIONS, KEY, conditions_of
 
+NEEDS_CLOSURE = "needs several losses per step (a closure); choose one that needs a single loss"
 # Packages that are not installed with this project, and its extras that install them.
 EXTRAS = {"pytorch_optimizer": "optimizers", "schedulefree": "optimizers"}
 
@@ -21,8 +23,7 @@ def require_package(optimizer: Settings, name: str) -> None:
     """Raise `ConfigError` for an optimizer from an optional package that is not installed."""
     package = str(optimizer.get("_target_")).partition(".")[0]
     if package in EXTRAS and find_spec(package) is None:
-        distribution, extra = package.replace("_", "-"), EXTRAS[package]
-        install = f"pip install {distribution}, or this project with its extra [{extra}]"
+        distribution, install = package.replace("_", "-"), install_command(EXTRAS[package])
         raise ConfigError("optimizer", name, f"needs the package {distribution}: {install}")
 
 
@@ -49,7 +50,7 @@ def check_optimizer(optimizer: Settings, name: str) -> None:
     # A step to try it would open the GPU, in a process that may be a sweep's.
     closure = inspect.signature(made.step).parameters.get("closure")
     once = closure is None or closure.default is not inspect.Parameter.empty
-    require(once, "optimizer", name, "needs several losses a step; here a step is one batch")
+    require(once, "optimizer", name, NEEDS_CLOSURE)
     dense = not isinstance(made, torch.optim.SparseAdam)
     require(dense, "optimizer", name, "needs sparse gradients; those of nets here are dense")
 

@@ -136,7 +136,9 @@ def check_trajectory(trajectory: Trajectory) -> None:
         raise ValueError(f"a batch of {size.min()} samples")
     known = (correct != -1).any()
     if known and ((correct < 0) | (correct > size)).any():
-        raise ValueError("a batch with fewer than none or more than all of it classified right")
+        raise ValueError(
+            "a batch with fewer than 0 correct predictions, or more than it has samples"
+        )
     if not np.isfinite(loss[:-1]).all():
         raise ValueError("a loss that is not finite, and more after it")
 

@@ -26,7 +26,7 @@ def concurrency_of(config: DictConfig, jobs: Sequence[RunConfig]) -> Concurrency
     for key in ("jobs", "jobs_per_gpu", "answer_within"):
         values = list(dict.fromkeys(str(getattr(job, key)) for job in jobs))
         if len(values) > 1:
-            raise ConfigError(key, ",".join(values), "a sweep has one value of it")
+            raise ConfigError(key, ",".join(values), "a sweep takes one value of this key")
     _check_paths(config, jobs)
     asked = jobs[0].jobs
     if _names_launcher(config):
@@ -51,7 +51,7 @@ def _check_paths(config: DictConfig, jobs: Sequence[RunConfig]) -> None:
         if typed and len({getattr(job, key) for job in jobs}) > 1:
             value = typed[-1].partition("=")[2]
             one = f"to pass a comma, quote it: {in_quotes(key, value)}"
-            raise ConfigError(key, value, f"a sweep has one value of it; {one}")
+            raise ConfigError(key, value, f"a sweep takes one value of this key; {one}")
 
 
 def is_on_cluster(config: DictConfig) -> bool:

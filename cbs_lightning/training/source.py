@@ -124,7 +124,7 @@ class Source:
             raise DataError(f"{name}.train_dataloader returns several loaders; one is needed")
         own = getattr(loader, "batch_size", None)
         if own not in (None, size):
-            reason = f"{name}.train_dataloader has batches of {own}; hand it its batch_size"
+            reason = f"{name}.train_dataloader has batches of {own}; pass batch_size to it"
             raise ConfigError("batch_size", size, reason)
         slice_size = self.cfg.micro_batch_size
         if is_repeatable(loader):
