@@ -8,7 +8,7 @@ from typing import Any
 import lightning as L
 
 from cbs_lightning.callbacks.stop_at_threshold import StopAtThreshold
-from cbs_lightning.console import duration, epoch_of, print_line
+from cbs_lightning.console import epoch_of, print_line, time_left
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Progress:
     def time_left(self) -> str:
         """The time left in words; empty before the first step."""
         left = self.seconds_left
-        return f"at most {duration(left)} left" if left is not None else ""
+        return time_left(left, at_most=True) if left is not None else ""
 
 
 class ProgressSink:

@@ -71,7 +71,7 @@ def _errors_in_one_line() -> Iterator[None]:
     except UserError as error:
         sys.exit(f"error: {error}")
     except YAMLError as error:
-        sys.exit(visible(f"error: {one_line(str(error))}; mend that file"))
+        sys.exit(visible(f"error: {one_line(str(error))}; correct that file"))
     except UserWarning as warning:
         missing = re.search(r"path=(.+) is not available", str(warning))
         if missing is None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from cbs_lightning.console import duration
+from cbs_lightning.console import time_left as in_words
 from cbs_lightning.results.result import UNFINISHED
 from cbs_lightning.sweep.live.board import JobState, Phase
 
@@ -16,7 +16,7 @@ class TimeLeft:
     at_most: bool  # to the end of a budget; else by what similar jobs took
 
     def __str__(self) -> str:
-        return f"{'at most' if self.at_most else 'about'} {duration(self.seconds)} left"
+        return in_words(self.seconds, at_most=self.at_most)
 
 
 def time_left(
