@@ -18,7 +18,7 @@ from cbs_lightning.console import count_of
 from cbs_lightning.fit.curve_fit import Fit
 from cbs_lightning.fit.likelihood import Floats
 from cbs_lightning.reporting.colors import colors_of, marks_of
-from cbs_lightning.reporting.conditions import describe_conditions, made_on
+from cbs_lightning.reporting.conditions import describe_conditions, made_on, why_seconds_differ
 from cbs_lightning.reporting.tables import table_rows
 from cbs_lightning.results.result import Result, Run, answer
 from cbs_lightning.results.trajectory import RuleName
@@ -39,6 +39,7 @@ def content(study: Study) -> dict[str, Any]:
         "window": study.request.window,
         "level": LEVEL,
         "data_size": max(run.result.data_size for run in study.runs),
+        "seconds_caveat": why_seconds_differ(study.answers),
         "variants": [
             {"name": variant, "color": colors[optimizer], "mark": marks[variant]}
             for variant, optimizer in optimizers.items()

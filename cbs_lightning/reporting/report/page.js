@@ -4,7 +4,7 @@
 const PLOTS = {
   "plot-sfo": { title: "SFO complexity K·b against batch size", draw: (w, p) => againstBatchSize("sfo", w, p) },
   "plot-steps": { title: "Steps K against batch size", draw: (w, p) => againstBatchSize("steps", w, p) },
-  "plot-seconds": { title: "Seconds of training against batch size", draw: (w, p) => againstBatchSize("seconds", w, p) },
+  "plot-seconds": { title: secondsTitle, draw: (w, p) => againstBatchSize("seconds", w, p) },
   "plot-loss": { title: lossTitle, draw: losses, tools: lossTools },
 };
 
@@ -31,10 +31,15 @@ function showPlot(id) {
   if (!output.isConnected) figure.append(output);
 }
 
+function secondsTitle() {
+  const caveat = study.seconds_caveat ? ` (${study.seconds_caveat})` : "";
+  return `Seconds of training against batch size${caveat}`;
+}
+
 function lossTitle() {
   const sizes = study.runs.filter((run) => run.variant === lossVariant()).map((run) => run.batch_size);
   const [least, most] = d3.extent(sizes);
-  const range = least === most ? `b = ${least}` : `b = ${least} (pale) to ${most} (strong)`;
+  const range = least === most ? `b = ${least}` : `b = ${least} (faint) to ${most} (bold)`;
   return `Loss by rule ${state.rule}, ${range}`;
 }
 
