@@ -56,7 +56,8 @@ def draw_by_hyperparameter(study: str, panels: list[Panel]) -> Figure:
         if bounded:
             grid[1, 0].set_ylabel("Bound on VI(K, θ)")
         seeds = {run.seed for panel in panels for run in panel.runs}
-        title = f"{shorten(study)}: {shorten(panels[0].optimizer)}, b = {panels[0].batch_size}, "
+        title = f"{shorten(study)}: {shorten(panels[0].optimizer)}, b = {panels[0].batch_size},"
+        title += "\n" if width <= WIDTH else " "
         title += f"rule {panels[0].runs[0].rule}, {count_of(len(seeds), 'seed')}"
         grid[0, 0].set_title(title, loc="left")
         figure.legend(handles=_handles(panels), loc="outside upper right", ncols=4)
@@ -121,7 +122,8 @@ def _set_axis(axes: Axes, panel: Panel) -> None:
     others = ", ".join(
         f"{NAMES[name]} = {value:g}" for name, value in panel.base.items() if name != panel.name
     )
-    axes.set_xlabel(f"{NAMES[panel.name]}   ({others})", fontsize=8)
+    label = f"{NAMES[panel.name]}   ({others})" if others else NAMES[panel.name]
+    axes.set_xlabel(label, fontsize=8)
 
 
 def _handles(panels: list[Panel]) -> list[Line2D]:
