@@ -1,4 +1,4 @@
-"""How good b* predicted from one run is, by the runs with probes in a directory. Never trains."""
+"""Shows how good predictions of b* from one run are, for the runs with probes. Never trains."""
 
 import argparse
 import csv
