@@ -63,10 +63,14 @@ def key(label: str, **look: Any) -> Line2D:
     return Line2D([], [], label=label, **({"color": GRAY} | look))
 
 
+def _lines(handle: Line2D | Patch) -> int:
+    return 1 + str(handle.get_label()).count("\n")
+
+
 def add_legend(figure: Figure, *groups: tuple[Sequence[Line2D | Patch], int]) -> None:
     """Below everything, for which the figure grows; every group has its number of columns."""
     groups = tuple(group for group in groups if group[0])
-    rows = [-(-len(handles) // columns) for handles, columns in groups]
+    rows = [-(-sum(map(_lines, handles)) // columns) for handles, columns in groups]
     width, height = figure.get_size_inches()
     room = LEGEND_ROW_HEIGHT * sum(rows) + 0.05
     figure.set_size_inches(width, height + room)

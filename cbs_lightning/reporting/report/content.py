@@ -31,7 +31,7 @@ ANSWER = ("status", "steps", "sfo", "loss", "accuracy", "seconds")  # of a run, 
 def content(study: Study) -> dict[str, Any]:
     """The study's own threshold and rule come as `asked`; every other one of `summary.csv` too."""
     optimizers = dict(sorted((run.result.variant, run.result.optimizer) for run in study.runs))
-    colors = colors_of(optimizers.values())
+    colors = colors_of(optimizers.items())
     marks = marks_of(optimizers.items())
     return {
         "study": study.name,
@@ -40,7 +40,7 @@ def content(study: Study) -> dict[str, Any]:
         "level": LEVEL,
         "data_size": max(run.result.data_size for run in study.runs),
         "variants": [
-            {"name": variant, "color": colors[optimizer], "mark": marks[variant]}
+            {"name": variant, "color": colors[variant], "mark": marks[variant]}
             for variant, optimizer in optimizers.items()
         ],
         "runs": [_run(study, run, list(optimizers)) for run in study.runs],
