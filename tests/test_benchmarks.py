@@ -243,9 +243,9 @@ def test_one_table_has_the_answers_of_a_study_and_its_least_seconds(tmp_path, mo
 def test_tables_are_markdown_in_a_log():
     log = StringIO()
     show(Console(file=log, width=80), Table("Title", ["", "b"], [["adam", "8"], ["lion", "16"]]))
-    assert [line.split() for line in log.getvalue().splitlines()[:5]] == [
-        ["Title"], ["|", "|", "b", "|"], ["|------|----|"],
-        ["|", "adam", "|", "8", "|"], ["|", "lion", "|", "16", "|"]]  # fmt: skip
+    lines = [line.strip() for line in log.getvalue().splitlines()]
+    table = ["|      | b  |", "|------|----|", "| adam | 8  |", "| lion | 16 |"]
+    assert lines == ["Title", "", *table, ""]
 
 
 def test_the_error_of_a_rule_is_told_where_the_exact_steps_are_known(tmp_path):

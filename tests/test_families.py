@@ -2,14 +2,23 @@
 
 from itertools import combinations, pairwise
 
+import matplotlib as mpl
 import pytest
+from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
 from cbs_lightning.analysis.study import Study, read
 from cbs_lightning.reporting.colors import COLORS, FAMILIES, colors_of, family_of, marks_of
 from cbs_lightning.reporting.figures.by_batch_size import MOST_TOGETHER, draw
 from cbs_lightning.reporting.figures.by_threshold import draw_by_threshold
-from cbs_lightning.reporting.figures.style import write_figure
+from cbs_lightning.reporting.figures.style import (
+    PLOT_HEIGHT,
+    STYLE,
+    WIDTH,
+    add_legend,
+    key,
+    write_figure,
+)
 from tests.optimizers import OPTIMIZERS
 from tests.studies import make_run
 
@@ -140,6 +149,18 @@ def test_the_variants_of_one_optimizer_differ_in_colour_and_have_whole_names(rul
         assert box.x1 <= 1 and box.y0 >= -0.01
     shown = [legend.get_window_extent() for legend in figure.legends]
     assert all(above.y0 >= below.y1 - 1 for above, below in pairwise(shown))
+
+
+def test_a_legend_has_as_many_columns_as_have_room():
+    for names, columns in ((RULES, 2), (("adam", "sgd", "momentum", "lion"), 3)):
+        figure = Figure((WIDTH, PLOT_HEIGHT))
+        with mpl.rc_context(STYLE):
+            add_legend(figure, ([key(name) for name in names], 3))
+            figure.draw_without_rendering()
+        (legend,) = figure.legends
+        places = {round(text.get_window_extent().x0) for text in legend.get_texts()}
+        assert len(places) == columns
+        assert legend.get_window_extent().x1 <= figure.bbox.x1
 
 
 def test_b_star_against_the_threshold_has_a_panel_per_family(many):
