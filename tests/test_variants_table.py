@@ -9,7 +9,7 @@ from cbs_lightning.analysis.curves import curves
 from cbs_lightning.analysis.recommendation import CheapRange
 from cbs_lightning.analysis.study import Study, read
 from cbs_lightning.reporting.study_files import write_study
-from cbs_lightning.reporting.variants_table import answer_table
+from cbs_lightning.reporting.variants_table import answer_table, markdown_table
 from tests.studies import make_run
 
 SIZES = (4, 8, 16, 32, 64, 128)
@@ -57,6 +57,11 @@ def test_learning_rates_that_differ_are_a_range(study, monkeypatch):
     scaled = [replace(one, lr=one.batch_size / 1000) for one in study.answers]
     monkeypatch.setitem(study.__dict__, "curves", curves(scaled))
     assert answer_table(study)[1]["sgd"][1] == "0.004 to 0.128"
+
+
+def test_names_are_text_in_the_tables():
+    table = markdown_table(["", "b"], [["a | b](http://evil.example) `c`", "8"]])
+    assert table.splitlines()[2] == r"| a \| b\](http\://evil.example) \`c\` | 8 |"
 
 
 def test_figures_write_both_tables(study):
