@@ -1,6 +1,6 @@
-"""A colour per optimizer, related within a family; what shares a family differs by its marks.
+"""A colour for each optimizer, similar within a family; marks distinguish its variants.
 
-A study of one optimizer has a colour per variant.
+A study of one optimizer has a colour for each variant.
 """
 
 from collections.abc import Iterable
@@ -73,6 +73,6 @@ def marks_of(variants: Iterable[tuple[str, str]]) -> dict[str, int]:
 
 
 def _alike(optimizer: str) -> str:
-    """Those of a family have related colours; every other optimizer has one that is unlike."""
+    """Similar colours within a family, and distinct ones for all other optimizers."""
     family = family_of(optimizer)
     return optimizer if family == OTHERS else family

@@ -17,7 +17,7 @@ OPEN: dict[str, Any] = {"marker": "o", "ms": 3.2, "mfc": "white", "mec": "#AAAAA
 
 
 def draw_pattern(axes: Axes, curves: list[Curve], paper: dict[str, list[PaperCell]]) -> None:
-    """Two rows an optimizer: the paper's cells, and what was measured of them here."""
+    """Draw two rows per optimizer: the paper's cells, and those measured here."""
     labels = []
     here = {curve.variant: curve for curve in curves}
     for number, (optimizer, cells) in enumerate(paper.items()):
