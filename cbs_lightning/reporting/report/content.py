@@ -31,7 +31,7 @@ ANSWER = ("status", "steps", "sfo", "loss", "accuracy", "seconds")  # of a run, 
 def content(study: Study) -> dict[str, Any]:
     """Everything that the report shows; the study's own threshold and rule are `asked`."""
     optimizers = dict(sorted((run.result.variant, run.result.optimizer) for run in study.runs))
-    colors = colors_of(optimizers.values())
+    colors = colors_of(optimizers.items())
     marks = marks_of(optimizers.items())
     return {
         "study": study.name,
@@ -41,7 +41,7 @@ def content(study: Study) -> dict[str, Any]:
         "data_size": max(run.result.data_size for run in study.runs),
         "seconds_caveat": why_seconds_differ(study.answers),
         "variants": [
-            {"name": variant, "color": colors[optimizer], "mark": marks[variant]}
+            {"name": variant, "color": colors[variant], "mark": marks[variant]}
             for variant, optimizer in optimizers.items()
         ],
         "runs": [_run(study, run, list(optimizers)) for run in study.runs],
@@ -136,6 +136,7 @@ def _says(curve: Curve, found: Recommendation) -> dict[str, Any]:
         "variant": curve.variant,
         "lines": found.summary_lines(),
         "least": found.least_sfo.batch_size if found.least_sfo else None,
+        "several": len(found.batch_sizes) > 1,
         "fastest": found.fastest.batch_size if found.fastest else None,
         "ranges": [
             asdict(cheap)
