@@ -83,7 +83,7 @@ def written(tmp_path_factory) -> tuple[Path, list[str]]:
     return path, write_study(path)
 
 
-WRITTEN = (*FIGURES, SHEET, *TABLES, "summary.csv", "recommendation.json")
+WRITTEN = (*FIGURES, SHEET, *TABLES, "tables/variants.md", "summary.csv", "recommendation.json")
 
 
 def test_everything_is_written_and_told_of(written):

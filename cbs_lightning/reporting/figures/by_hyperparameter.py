@@ -14,7 +14,7 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from cbs_lightning.analysis.hyperparameters import NAMES, THE_BOUND, THE_SUM, Panel
 from cbs_lightning.console import count_of
-from cbs_lightning.reporting.colors import colors_of
+from cbs_lightning.reporting.colors import color_of
 from cbs_lightning.reporting.figures.style import (
     DASHED,
     GRAY,
@@ -45,7 +45,7 @@ def draw_by_hyperparameter(study: str, panels: list[Panel]) -> Figure:
         footer = 0.01 + LINE_HEIGHT * len(assumption.splitlines())
         layout = ConstrainedLayoutEngine(rect=(0, footer, 1, 1 - footer))
         figure = Figure((width, rows * ROW_HEIGHT), layout=layout)
-        color = colors_of(panel.optimizer for panel in panels)[panels[0].optimizer]
+        color = color_of(panels[0].optimizer)
         grid = figure.subplots(rows, len(panels), squeeze=False)
         for column, panel in zip(grid.T, panels, strict=True):
             for axes, draw in zip(column, (_draw_measured, _draw_bound), strict=False):
