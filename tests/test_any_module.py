@@ -414,6 +414,15 @@ def test_a_sweep_over_a_module_of_yours(cli, tmp_path):
     assert len(list(tmp_path.glob("strange_strange/*/result.json"))) == 4
 
 
+def test_jobs_of_a_parallel_sweep_load_data_with_workers(cli, tmp_path):
+    outcome = cli(
+        "-m", *STRANGE, *BY_WINDOW, *data(num_workers=1), "batch_size=8,32", "jobs=2",
+        "stop.max_epochs=3", f"output_dir={tmp_path}",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    assert len(list(tmp_path.rglob("result.json"))) == 2
+
+
 def test_test_accuracy_is_of_the_weights_at_k(tmp_path):
     from dataclasses import replace
 
