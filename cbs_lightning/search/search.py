@@ -1,7 +1,7 @@
 """Search for the batch size with the least K·b: which run to make next, and when to stop.
 
-A batch size is the best as soon as one on either side of it did worse, by more than the noise,
-and none of those that were not tried is likely to be clearly better. Everything is a function of
+A batch size is the best as soon as a worse one was found on either side of it. `section` says
+which batch size to run next, `replication` where to run another seed. Everything is a function of
 the runs so far: their order and their purpose do not matter.
 """
 
@@ -53,20 +53,19 @@ class Search:
 
     A search has no state: pass all trials so far to each method. Trials with other batch sizes or
     seeds are ignored. b* is known when a batch size on either side of it, within `octaves` or next
-    to it in `batch_sizes`, did worse: it took more gradients or missed the threshold. A side on
-    which all did worse by less than the noise is looked at further out, and so are untried batch
-    sizes that may well be clearly better. At an edge of the range one side is enough. On a tie the
-    larger batch size wins.
+    to it in `batch_sizes`, did worse: it took more gradients or missed the threshold. Where those
+    on a side are hardly worse, the search also looks further out. At an edge of the range one side
+    is enough. On a tie the larger batch size wins.
 
     Args:
         batch_sizes: effective batch sizes to choose from, ascending.
         seeds: the first is run at every batch size tried; the others only at the best one and at
-            neighbours that may be better.
+            those that may be better.
         octaves: how close to b* the worse batch sizes must be, in factors of two.
         give_up: a run is abandoned beyond this multiple of the least SFO so far.
         failed: (batch size, seed) of runs that crashed; they are not proposed.
-        predicted: what is known about b* before the first run: where the search begins, and what
-            it expects. A wrong one costs some runs.
+        predicted: what is known about b* before the first run: where the search begins, and how
+            closely it looks there. A wrong one costs some runs.
 
     Raises:
         ValueError: an argument is out of range.
