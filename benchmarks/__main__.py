@@ -91,14 +91,14 @@ def main() -> None:
         console.width = WIDTH
     started = time.monotonic()
 
-    def tell(what: str) -> None:
+    def report(what: str) -> None:
         console.print(f"[dim]{timedelta(seconds=round(time.monotonic() - started))} {what}[/dim]")
 
     took = "" if given.parts or given.every else ", about 10 minutes on two"
     console.print(f"{cores()} cores{took}; a ratio is the median of rounds")
     outcomes = {}
     for name in given.parts or usual:
-        outcomes[name] = parts[name](tell)
+        outcomes[name] = parts[name](report)
         for table in outcomes[name].tables:
             show(console, table)
     findings = [finding for outcome in outcomes.values() for finding in outcome.findings]

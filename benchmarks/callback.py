@@ -61,7 +61,7 @@ def _seconds_per_step(loader: DataLoader[Any], *, counted: bool) -> float:
     return clock.seconds / (STEPS - FIRST)
 
 
-def run(tell: Callable[[str], None]) -> Outcome:
+def run(report: Callable[[str], None]) -> Outcome:
     train = Digits.load(data_dir()).train
     images = train.pixels.permute(0, 3, 1, 2).float() / train.scale
     loader = DataLoader(TensorDataset(images, train.labels), BATCH_SIZE, shuffle=True)
@@ -69,7 +69,7 @@ def run(tell: Callable[[str], None]) -> Outcome:
     torch.set_num_threads(1)
     ratios, plain = [], []
     for turn in range(TURNS):
-        tell(f"turn {turn + 1} of {TURNS}")
+        report(f"turn {turn + 1} of {TURNS}")
         order = (True, False) if turn % 2 else (False, True)
         seconds = {counted: _seconds_per_step(loader, counted=counted) for counted in order}
         ratios.append(seconds[True] / seconds[False])

@@ -281,7 +281,7 @@ def measure(
     noises: Iterable[float],
     seeds: Iterable[int],
     sweeps: int,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> dict[str, Cell]:
     """A cell per curve, noise and number of seeds; half the sweeps where none has a minimum."""
     found = {}
@@ -294,7 +294,7 @@ def measure(
                     cases = [(name, noise, count, seed) for seed in range(number)]
                     label = f"{name}, {noise:.0%} noise, {count} seed{'s' * (count > 1)}"
                     found[label] = Cell.of(list(pool.map(one, cases, chunksize=5)))
-                    tell(f"{label}: {found[label].covered:.2f} of {found[label].claimed:.2f}")
+                    report(f"{label}: {found[label].covered:.2f} of {found[label].claimed:.2f}")
     return found
 
 
@@ -334,9 +334,9 @@ def predict_published() -> list[LeftOut]:
         return list(pool.map(leave_out, series))
 
 
-def run(tell: Callable[[str], None]) -> Outcome:
-    judged = measure(["family", "without a pole"], NOISES, SEEDS, SWEEPS, tell)
-    others = measure(list(CURVES)[2:], (0.05, 0.15), SEEDS, OTHERS, tell)
+def run(report: Callable[[str], None]) -> Outcome:
+    judged = measure(["family", "without a pole"], NOISES, SEEDS, SWEEPS, report)
+    others = measure(list(CURVES)[2:], (0.05, 0.15), SEEDS, OTHERS, report)
     cells = judged | others
     rows = [[label, str(cell.sweeps), *cell.row()] for label, cell in cells.items()]
     family = {label: cell for label, cell in judged.items() if label.startswith("family")}

@@ -35,10 +35,10 @@ def seconds(count: int) -> float:
         return time.perf_counter() - started
 
 
-def run(tell: Callable[[str], None]) -> Outcome:
+def run(report: Callable[[str], None]) -> Outcome:
     found = []
     for count in COUNTS:
-        tell(f"figures of {count} runs")
+        report(f"figures of {count} runs")
         found.append(seconds(count))
     # Between the two largest: a few runs take no time beside starting Python.
     slope = log(found[-1] / found[-2]) / log(COUNTS[-1] / COUNTS[-2])

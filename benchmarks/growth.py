@@ -63,12 +63,12 @@ def slope(sizes: list[int], seconds: list[float]) -> float:
     return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
 
 
-def run(tell: Callable[[str], None]) -> Outcome:
+def run(report: Callable[[str], None]) -> Outcome:
     torch.set_num_threads(1)
     numbers, rows, slopes = {}, [], {}
     for data, model in PROBLEMS:
         name = f"{data} {model}"
-        tell(f"time per step over b: {name}")
+        report(f"time per step over b: {name}")
         images = DATA[data].load(data_dir()).train
         cells = [Cell(data, model, b, "adam", 1) for b in BATCH_SIZES]
         seconds = [seconds_per_step(cell) for cell in cells]
@@ -84,8 +84,8 @@ def run(tell: Callable[[str], None]) -> Outcome:
             "raw": {"seconds_per_step": dict(zip(sizes, raw, strict=True)), "slope": raw_slope},
         }
         milliseconds = [f"{1000 * value:.4g}" for value in seconds]
-        told = [f"{value:.2f}" for value in (slopes[name], parts[-1], raw_slope)]
-        rows.append([name, *milliseconds, *told])
+        texts = [f"{value:.2f}" for value in (slopes[name], parts[-1], raw_slope)]
+        rows.append([name, *milliseconds, *texts])
     columns = [
         "1 thread, Adam",
         *(f"b={b}, ms" for b in BATCH_SIZES),

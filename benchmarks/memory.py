@@ -105,17 +105,17 @@ def of_both(cell: tuple[str, str, int]) -> dict[str, float]:
         return {way: found.result() for way, found in ways.items()}
 
 
-def run(tell: Callable[[str], None]) -> Outcome:
+def run(report: Callable[[str], None]) -> Outcome:
     peaks, rows, ratios = {}, [], {}
     for cell in CELLS:
         name = "{} {} b={}".format(*cell)
-        tell(f"memory of {name}")
+        report(f"memory of {name}")
         found = of_both(cell)
         peaks[name] = found
         ratio = found["ours"] / found["raw"]
         ratios[name] = Spread.of([ratio])
         rows.append([name, f"{found['raw']:.0f}", f"{found['ours']:.0f}", f"{ratio:.2f}"])
-    tell("memory over 10,000 steps")
+    report("memory over 10,000 steps")
     before, after = measured("growth")
     grown = Spread.of([after - before])
     return Outcome(

@@ -25,7 +25,7 @@ def resident(what: str) -> float:
     return int(kib) / 2**10
 
 
-def tell(what: str) -> None:
+def print_moment(what: str) -> None:
     times = os.times()
     print(what, time.time(), times.user + times.system, resident("VmRSS"), flush=True)
 

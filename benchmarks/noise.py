@@ -61,14 +61,14 @@ class Timed:
         measure(objective, self.optimizer, batches, settings, BATCH_SIZE, 1.0, lambda _: None)
 
 
-def run(tell: Callable[[str], None]) -> Outcome:
+def run(report: Callable[[str], None]) -> Outcome:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     timed = Timed()
     timed.steps()
     shares: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for turn in range(TURNS):
-        tell(f"turn {turn + 1} of {TURNS}")
+        report(f"turn {turn + 1} of {TURNS}")
         for kind, settings in KINDS.items():
             step = _seconds(timed.steps) / STEPS_OF_TURN
             probe = _seconds(partial(timed.probe, settings))

@@ -145,12 +145,12 @@ def least_seconds(curve: Curve, times: dict[int, Times]) -> Least | None:
     return min(found, key=lambda least: least.seconds, default=None)
 
 
-def run(tell: Callable[[str], None], study: Path | None = None) -> Outcome:
+def run(report: Callable[[str], None], study: Path | None = None) -> Outcome:
     set_up_as_runs_do()
     optimizers = installed()
     times = {}
     for batch_size in BATCH_SIZES:
-        tell(f"optimizers, b={batch_size}")
+        report(f"optimizers, b={batch_size}")
         times[batch_size] = measure(batch_size, optimizers)
     numbers: dict[str, Any] = {
         "seconds_per_step": {

@@ -72,13 +72,13 @@ def measured(way: str, cell: tuple[str, int], at_a_time: int) -> dict[str, float
     return {name: mean(each[name] for each in found) for name in found[0]}
 
 
-def run(tell: Callable[[str], None]) -> Outcome:
+def run(report: Callable[[str], None]) -> Outcome:
     numbers: dict[str, Any] = {}
     rows, ratios = [], {}
     for cell in CELLS:
         for at_a_time in AT_A_TIME:
             name = f"{cell[0]} b={cell[1]}, {at_a_time} at a time"
-            tell(f"pages, {name}")
+            report(f"pages, {name}")
             rounds = [{way: measured(way, cell, at_a_time) for way in WAYS} for _ in range(ROUNDS)]
             numbers[name] = rounds
             ratios[name] = Spread.of(

@@ -123,15 +123,15 @@ def measure(runs: list[Run]) -> Iterator[tuple[float, float, int, float, dict[st
                         name: Errors.of([one for _, own in each for one in own.get(name, [])])
                         for name in COLUMNS[3:]
                     }
-                    told = {name: own for name, own in joined.items() if own is not None}
-                    yield threshold, share, b, fmean(exact for exact, _ in each), told
+                    errors = {name: own for name, own in joined.items() if own is not None}
+                    yield threshold, share, b, fmean(exact for exact, _ in each), errors
 
 
-def run(tell: Callable[[str], None], study: Path) -> Outcome:
+def run(report: Callable[[str], None], study: Path) -> Outcome:
     runs = sorted(read_study(study)[0], key=lambda run: (run.result.variant, run.result.batch_size))
     tables, numbers = [], {}
     for variant, same in groupby(runs, lambda run: run.result.variant):
-        tell(f"rules: {study.name}, {variant}")
+        report(f"rules: {study.name}, {variant}")
         rows = list(measure(list(same)))
         for threshold, own in groupby(rows, lambda row: row[0]):
             title = f"{study.name}, {variant}, loss <= {threshold:g}: error of K, and its scatter"

@@ -209,7 +209,7 @@ def scores(problems: Sequence[Problem]) -> dict[str, list[Score]]:
     return found
 
 
-def run(tell: Callable[[str], None], study: Path | None = None) -> Outcome:
+def run(report: Callable[[str], None], study: Path | None = None) -> Outcome:
     problems: dict[str, Sequence[Problem]] = {
         _label(family, noise, seeds): draw(family, SEED + number, count, noise, seeds)
         for number, (family, noise, seeds, count) in enumerate(CELLS)
@@ -220,10 +220,10 @@ def run(tell: Callable[[str], None], study: Path | None = None) -> Outcome:
             if replay.is_grid:
                 problems[f"{study.name}: {variant}"] = [replay]
             else:
-                tell(f"search: {variant}: not all runs of a grid to their ends, or none reached")
+                report(f"search: {variant}: not all runs of a grid to their ends, or none reached")
     found = {}
     for name, same in problems.items():
-        tell(f"search: {name}")
+        report(f"search: {name}")
         found[name] = scores(same)
     numbers = {
         name: {method: summary(same) for method, same in by_method.items()}

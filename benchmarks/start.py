@@ -15,7 +15,7 @@ from benchmarks.outcome import Finding, Outcome, Spread, Table, Target
 
 ROOT = Path(__file__).parents[1]
 IMPORTS = "import torch, torchvision, lightning, hydra"
-TELL = f"from benchmarks.moments import tell; tell({FIRST_STEP!r})"
+PRINT_MOMENT = f"from benchmarks.moments import print_moment; print_moment({FIRST_STEP!r})"
 ONE_STEP = ["model._target_=benchmarks.timed_model.Timed", "stop.max_steps=1"]
 START = Target("first step / imports alone", 1.25, 1.25)
 BETWEEN = Target("from a run's end to the next one's first step, s", 0.3, 0.15)
@@ -24,7 +24,7 @@ GROWTH = Target("growth of memory over 60 runs, MiB", 20, 5)
 
 def start(repeats: int = 3) -> dict[str, Spread]:
     """A run to its first step, beside a process that imports the frameworks alone."""
-    commands = {"imports": ["-c", f"{IMPORTS}; {TELL}"], "run": ["train.py", *ONE_STEP]}
+    commands = {"imports": ["-c", f"{IMPORTS}; {PRINT_MOMENT}"], "run": ["train.py", *ONE_STEP]}
     seconds: dict[str, list[float]] = {name: [] for name in commands}
     cpu_seconds: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(repeats):  # in turns, since a machine's speed changes
@@ -77,10 +77,10 @@ def told_by(command: list[str]) -> tuple[float, list[Moment]]:
     return started, read(done.stdout)
 
 
-def run(tell: Callable[[str], None]) -> Outcome:
-    tell("to the first step, beside imports alone")
+def run(report: Callable[[str], None]) -> Outcome:
+    report("to the first step, beside imports alone")
     found = start()
-    tell("100 runs in one process")
+    report("100 runs in one process")
     found |= further_runs()
     rows = [[name, str(spread)] for name, spread in found.items()]
     targets = {

@@ -199,12 +199,12 @@ def measure(cell: Cell, images: Images) -> Times:
     return rounds.times
 
 
-def run(tell: Callable[[str], None], *, every: bool) -> Outcome:
+def run(report: Callable[[str], None], *, every: bool) -> Outcome:
     images = {name: data.load(data_dir()).train for name, data in DATA.items()}
     wanted = list(cells(every=every)) * PASSES
     times: dict[Cell, Times] = {}
     for number, cell in enumerate(wanted, 1):
-        tell(f"{number} of {len(wanted)}: {cell}")
+        report(f"{number} of {len(wanted)}: {cell}")
         times.setdefault(cell, Times(cell)).add(measure(cell, images[cell.data]))
     found = list(times.values())
     return Outcome([times.numbers() for times in found], [_table(found)], _findings(found))

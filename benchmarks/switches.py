@@ -160,11 +160,11 @@ def freed_memory_given_back(batch_size: int) -> Spread:
     return Spread.of(given_back / kept for given_back, kept in pairs)
 
 
-def run(tell: Callable[[str], None]) -> Outcome:
+def run(report: Callable[[str], None]) -> Outcome:
     set_up_as_runs_do()
     found = {}
     for batch_size in BATCH_SIZES:
-        tell(f"switches, b={batch_size}")
+        report(f"switches, b={batch_size}")
         found[batch_size] = measure(batch_size)
         found[batch_size]["freed memory given back"] = freed_memory_given_back(batch_size)
     names = list(found[BATCH_SIZES[0]])
@@ -174,7 +174,7 @@ def run(tell: Callable[[str], None]) -> Outcome:
     steps = {
         size: {name: asdict(ratio) for name, ratio in same.items()} for size, same in found.items()
     }
-    tell("switches, composing jobs")
+    report("switches, composing jobs")
     composed, jobs = composition.compare()
     return Outcome({"steps": steps, "jobs": composed}, [Table(title, columns, rows), jobs])
 

@@ -67,7 +67,7 @@ class Jobs:
             self.connections.append(here)
             self._processes.append(process)
 
-    def tell(self, what: object) -> None:
+    def send(self, what: object) -> None:
         for connection in self.connections:
             connection.send(what)
 
@@ -77,7 +77,7 @@ class Jobs:
 
     def together(self, samples: int) -> float:
         started = time.perf_counter()
-        self.tell((1, samples))
+        self.send((1, samples))
         self.wait()
         return time.perf_counter() - started
 
@@ -89,7 +89,7 @@ class Jobs:
         return time.perf_counter() - started
 
     def close(self) -> None:
-        self.tell(None)
+        self.send(None)
         for process in self._processes:
             process.join()
 
@@ -97,22 +97,22 @@ class Jobs:
 def measure(jobs: Jobs, batch_size: int) -> dict[int, Spread]:
     """How much sooner they are done together than one by one with so many threads each."""
     samples = SAMPLES[batch_size]
-    jobs.tell(batch_size)
+    jobs.send(batch_size)
     jobs.wait()
     jobs.together(samples)  # to warm up
     ratios: dict[int, list[float]] = {cores(): [], 1: []}
     for _ in range(ROUNDS):
         for threads, found in ratios.items():
             found.append(jobs.one_by_one(samples, threads) / jobs.together(samples))
-    jobs.tell(None)
+    jobs.send(None)
     return {threads: Spread.of(found) for threads, found in ratios.items()}
 
 
-def run(tell: Callable[[str], None]) -> Outcome:
+def run(report: Callable[[str], None]) -> Outcome:
     jobs = Jobs()
     found = {}
     for batch_size in BATCH_SIZES:
-        tell(f"{cores()} jobs at a time, b={batch_size}")
+        report(f"{cores()} jobs at a time, b={batch_size}")
         found[batch_size] = measure(jobs, batch_size)
     jobs.close()
     rows = [[str(size), *map(str, ratios.values())] for size, ratios in found.items()]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from benchmarks.moments import ENDED, FIRST_STEP, tell
+from benchmarks.moments import ENDED, FIRST_STEP, print_moment
 from cbs_lightning.models import ResNet20
 
 
@@ -11,8 +11,8 @@ class Timed(ResNet20):
 
     def train_chunk(self, *arguments: Any) -> Any:
         steps = super().train_chunk(*arguments)
-        tell(FIRST_STEP)
+        print_moment(FIRST_STEP)
         return steps
 
     def on_train_end(self) -> None:
-        tell(ENDED)
+        print_moment(ENDED)

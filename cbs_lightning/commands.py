@@ -34,6 +34,14 @@ def study_commands(output_dir: Path, *targets: str) -> str:
     return f"make -C {quote(str(PROJECT))} {' '.join(targets)}{where}"
 
 
+def install_command(extra: str) -> str:
+    """What installs one of this project's extras: of the clone, or of the installed package."""
+    if not IN_CLONE:
+        return f"pip install 'cbs_lightning[{extra}]'"
+    where = "." if _is_here() else str(PROJECT)
+    return f"pip install {quote(f'{where}[{extra}]')}"
+
+
 def option(name: str, value: str | None = None) -> str:
     """How an option of figures, report and TensorBoard is typed: --loss, or LOSS for make."""
     typed = f"--{name}" if _is_installed_command() else name.upper()

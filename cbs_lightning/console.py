@@ -19,6 +19,13 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
+def time_left(seconds: float, *, at_most: bool) -> str:
+    """The end of a progress line; `at_most` if it is the rest of a budget, not an estimate."""
+    if seconds < 1:
+        return "less than 1 s left"
+    return f"{'at most' if at_most else 'about'} {duration(seconds)} left"
+
+
 def count_of(number: int, thing: str) -> str:
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, where they belong and nowhere else."""
+"""Writes files completely or not at all, and only where they belong."""
 
 import hashlib
 import os
@@ -22,17 +22,18 @@ LONGEST_NAME = 80  # bytes of a file's, which leave room for a suffix and for `s
 
 
 class LinkError(UserError):
-    """A symbolic link stands where this project would write or delete."""
+    """There is a symbolic link where this project would write or delete."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(f"{path}: a symbolic link, which is not followed; remove it")
 
 
 def inside(directory: Path, *names: str) -> Path:
-    """The path below a directory by these names, to write or to delete there.
+    """The path below a directory with these names, for writing or deleting.
 
-    Raise `LinkError` where one of them is a symbolic link: a study may be somebody else's, and
-    must not lead out of itself. The directory may be reached by links, which are the user's own.
+    Raises `LinkError` if one of them is a symbolic link: a study may come from somebody else, and
+    must not lead out of itself. The directory itself may be reached through links, which are the
+    user's own.
     """
     path = directory
     for name in names:
@@ -102,7 +103,7 @@ def write_atomically(path: Path, content: bytes, *, previous: Path | None = None
 
 
 def open_new(path: Path) -> BinaryIO:
-    """A new file to write, in place of what is there; a link is replaced, not followed."""
+    """Open a new file for writing, replacing what is there; a link is replaced, not followed."""
     try:
         return path.open("xb")
     except FileExistsError:
@@ -111,9 +112,9 @@ def open_new(path: Path) -> BinaryIO:
 
 
 def scratch_of(path: Path) -> Path:
-    """Beside it, where only this process writes.
+    """A path beside it to which only this process writes.
 
-    On a disk that several machines see, a process is not known by its number alone.
+    On a disk shared by several machines, the process number alone is not unique.
     """
     return path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}{SCRATCH}")
 
@@ -126,9 +127,10 @@ def set_aside(path: Path) -> Path:
 
 
 def remove_scratch(directory: Path) -> None:
-    """Remove what a process that died left half-written; nobody else may be writing there.
+    """Remove partial files of processes that died; nobody else may be writing there.
 
-    Only files are removed that have the names of `scratch_of`."""
+    Only files named by `scratch_of` are removed.
+    """
     for path in directory.glob(f".*{SCRATCH}"):
         if SCRATCH_NAME.fullmatch(path.name) and (path.is_symlink() or not path.is_dir()):
             path.unlink(missing_ok=True)

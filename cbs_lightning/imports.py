@@ -1,4 +1,4 @@
-"""torch, torchvision and Lightning, imported so that it takes a second less."""
+"""Imports torch, torchvision and Lightning in a way that saves a second."""
 
 import gc
 from functools import cache
@@ -6,7 +6,7 @@ from functools import cache
 
 @cache
 def load_frameworks() -> None:
-    """Import them, once in a process; whoever uses them may then import them as usual."""
+    """Import them once per process; later imports work as usual."""
     was_enabled = gc.isenabled()
     gc.disable()  # among the million objects that imports make, looking for garbage takes long
     try:

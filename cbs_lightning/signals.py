@@ -1,4 +1,4 @@
-"""Signals: held back while a run is written, and handed over to whoever listened before."""
+"""Signals: delayed while a run is written, and passed on to earlier handlers."""
 
 import signal
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ TO_STOP = tuple(SECOND)
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """A signal that comes meanwhile is delivered afterwards."""
+    """While inside, signals are delayed; they are delivered afterwards."""
     received: list[int] = []
     before = {number: signal.getsignal(number) for number in TO_STOP}
     for number in TO_STOP:
@@ -37,6 +37,6 @@ def signal_of(error: BaseException) -> signal.Signals:
 
 
 def hand_over(number: signal.Signals) -> None:
-    """Let whoever listened before, such as a cluster's launcher, have the signal now."""
+    """Pass the signal on to the previous handler, such as a cluster's launcher."""
     if signal.getsignal(number) is not signal.SIG_DFL:
         signal.raise_signal(number)

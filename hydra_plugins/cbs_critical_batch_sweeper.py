@@ -1,6 +1,6 @@
 """A Hydra sweeper: a search for the critical batch size.
 
-Hydra imports it for a run of its own as well, so that nothing here may take long to import.
+Hydra also imports this for single runs, so nothing here may take long to import.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,9 +15,9 @@ from cbs_lightning.sweep.sweeper import JobSweeper
 
 
 class CriticalBatchSweeper(JobSweeper):
-    """Runs as many of the jobs as it takes to know b* for each combination of their other keys.
+    """Runs as many jobs as it takes to find b* for each combination of their other keys.
 
-    Where neither the command line nor `grid` names batch sizes, the settings say the range.
+    If neither the command line nor `grid` names batch sizes, the settings give the range.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """A Hydra sweeper: a grid of rows.
 
-Hydra imports it for a run of its own as well, so that nothing here may take long to import.
+Hydra also imports this for single runs, so nothing here may take long to import.
 """
 
 from cbs_lightning.imports import load_frameworks

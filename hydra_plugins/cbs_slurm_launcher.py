@@ -1,6 +1,6 @@
-"""A Hydra launcher: jobs of a SLURM cluster, which outlive who submitted them.
+"""A Hydra launcher: jobs on a SLURM cluster, which outlive the process that submitted them.
 
-Hydra imports it for a run of its own as well, so that nothing here may take long to import.
+Hydra also imports this for single runs, so nothing here may take long to import.
 """
 
 import io
@@ -32,7 +32,7 @@ ASKED_TO_STOP = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # how a run exits t
 
 
 class SlurmLauncher(BaseSubmititLauncher):  # type: ignore[misc]
-    """Submits what is not in the queue already, and waits for all of it."""
+    """Submits the jobs that are not already in the queue, and waits for all of them."""
 
     def __call__(self, *arguments: Any) -> JobReturn:
         """One job, in a process of its own.
@@ -113,7 +113,7 @@ class SlurmLauncher(BaseSubmititLauncher):  # type: ignore[misc]
 
 @contextmanager
 def _kept_from_programs() -> Iterator[None]:
-    """Programs that start meanwhile do not get the signals that a terminal sends to all."""
+    """While inside, new programs do not get the signals that a terminal sends to all."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, TO_STOP)
     try:
         yield
@@ -122,7 +122,7 @@ def _kept_from_programs() -> Iterator[None]:
 
 
 def _goes_on() -> bool:
-    """Whether SLURM has this job as one that goes on."""
+    """Whether SLURM lists this job as running."""
     from submitit import JobEnvironment
 
     try:

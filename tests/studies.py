@@ -89,7 +89,11 @@ def make_run(
         config_hash=hashlib.sha256(f"{variant}{optimizer}{batch_size}".encode()).hexdigest(),
         versions={"python": "3.11.0"},
         commit="0123abc",
-        configuration={"batch_size": batch_size, "stop": {"loss": 1.0, "rule": "epoch"}},
+        configuration={
+            "batch_size": batch_size,
+            "optimizer": {"lr": 1e-3},
+            "stop": {"loss": 1.0, "rule": "epoch"},
+        },
         machine=machine,
         waited=waited,
         trajectory_digest=trajectory.digest(),

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import threading
 import time
 from dataclasses import replace
@@ -145,6 +146,8 @@ def test_what_is_left_is_at_most_a_budget_or_about_what_others_took():
     assert list(map(str, [*runs.values(), sweep])) == [
         "at most 68 s left", "at most 12 s left", "at most 68 s left"
     ]  # fmt: skip
+    _, sweep = time_left([running(4, 0.6)], 1)
+    assert str(sweep) == "less than 1 s left"
     runs, sweep = time_left([finished(16), running(4, 68.0), running(20, 30.0, job=3)], 2)
     assert list(map(str, [*runs.values(), sweep])) == [
         "about 12 s left", "at most 30 s left", "about 30 s left"
@@ -296,9 +299,11 @@ def test_in_a_log_lines_tell_the_time_left(cli, tmp_path):
     first = [line for line in lines if line.startswith("[1/2] adam b=256: epoch")]
     second = [line for line in lines if line.startswith("[2/2] adam b=256 seed=1: epoch")]
     assert first and all(line.endswith("left for this run") for line in first)
-    assert second and second[0].endswith(" left for the sweep")
+    left = r"((about|at most) [\d.]+ (s|min)|less than 1 s) left"
+    same = re.compile(rf", (?P<run>{left}) for this run, (?P=run) for the sweep$")
+    assert second and all(map(same.search, second))
     (end,) = [line for line in lines if line.startswith("[1/2] adam b=256: exhausted")]
-    assert "; sweep " in end and " so far, about " in end and end.endswith(" left")
+    assert re.search(rf"; sweep [\d.]+ s so far, {left}$", end), end
     (end,) = [line for line in lines if line.startswith("[2/2] adam b=256 seed=1: exhausted")]
     assert end.endswith(" so far")
     assert "\x1b" not in outcome.out

@@ -126,7 +126,7 @@ def test_a_bad_number_of_jobs_per_gpu(value):
 
 def test_a_sweep_has_one_number_of_jobs_per_gpu():
     several = [*configs("jobs_per_gpu=1", count=1), *configs("jobs_per_gpu=2", count=1)]
-    with pytest.raises(ConfigError, match=r"jobs_per_gpu=1,2: a sweep has one value of it"):
+    with pytest.raises(ConfigError, match=r"jobs_per_gpu=1,2: a sweep takes one value of this key"):
         concurrency_of(sweep_with("basic"), several)
 
 

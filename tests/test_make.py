@@ -15,6 +15,7 @@ from cbs_lightning.config.composition import compose
 from cbs_lightning.reporting import tensorboard_server
 from cbs_lightning.sweep.report import _finish
 from tests.conftest import TINY
+from tests.studies import make_run
 
 ROOT = Path(__file__).parents[1]
 HOSTILE = [
@@ -145,6 +146,16 @@ def test_tensorboard_is_given_any_directory(tensorboard, tmp_path, name, capsys)
     command = tensorboard("--port=0", "--", name)
     assert f"--logdir={name}" in command and f"--window_title={name}" in command
     assert "http://localhost:0/#hparams" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("variants", [39, 40])
+def test_more_curves_than_tensorboard_ticks_are_said(tensorboard, tmp_path, variants, capsys):
+    make_run(tmp_path / "outputs" / "study", "adam", 8, 2)
+    for number in range(variants):
+        (tmp_path / "outputs" / "study" / "_sweep" / f"adam,lr={number}").mkdir(parents=True)
+    tensorboard("--port=0")
+    hint = "There are 41 curves, too many for TensorBoard to tick by itself: press TOGGLE ALL RUNS"
+    assert (hint in capsys.readouterr().out) == (variants == 40)
 
 
 def test_what_the_targets_do_usually(project):

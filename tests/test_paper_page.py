@@ -147,10 +147,11 @@ def run_command(monkeypatch, *arguments):
 def test_a_study_in_part_says_what_is_missing(docs):
     text = "\n".join(write_page(docs))
     assert "5 of 32 cells are measured" in text
-    assert "- Momentum: 0 of 9; not measured yet: b = 2², 2³" in text
-    assert "SGD did not reach the threshold at b = 2⁶; Momentum is not measured yet" in text
-    assert "Adam's K·b is least at b = 2³ (K·b = 3,000); the paper: 2¹¹" in text
-    assert "agrees with the paper in 5 of 5 measured cells" in text
+    assert "- SGD: 1 of 8. Still missing: b = 2², 2³" in text
+    assert "- Momentum: none of 9.\n" in text
+    assert "SGD did not reach the threshold at b = 2⁶. Momentum is not measured yet. " in text
+    assert "Adam's K·b is smallest at b = 2³ (K·b = 3,000); the paper reports 2¹¹." in text
+    assert "5 of 5 measured cells end as in the paper" in text
     assert figure_files(docs / "paper") >= {"figure_1.png", "figure_2.png"}
     assert "figure_3.png" not in figure_files(docs / "paper")
     assert "| 2⁶ | exhausted |" in text and "**ResNet-18 on MNIST**: 0 of 29" in text

@@ -349,7 +349,21 @@ def test_a_first_reading_is_told(pattern):
     )
     found = recommend(replace(curve, points=points))
     text = " ".join(found.caveats)
-    assert "b = 8 met the threshold at the rule's first reading" in text
+    said = "b = 8 met the threshold at the rule's first reading, so K may be smaller there; "
+    assert f"{said}a smaller stop.window would show it." in text
+
+
+def test_a_first_epoch_is_no_matter_of_the_window(pattern):
+    curve = made_curve(pattern, {4: [250], 8: [100], 16: [100], 32: [90]})
+    points = tuple(
+        BatchSizePoint(
+            p.batch_size,
+            tuple(replace(run, rule=RuleName.EPOCH, steps_per_epoch=100) for run in p.runs),
+        )
+        for p in curve.points
+    )
+    found = recommend(replace(curve, rule=RuleName.EPOCH, points=points))
+    assert "; stop.rule=window with a smaller stop.window would show it." in " ".join(found.caveats)
 
 
 def test_the_measured_minimum_and_its_interval():

@@ -106,7 +106,7 @@ WRONG = {  # what a stored configuration could say, and what is said to it
     "model._convert_: maybe": "model._convert_=maybe: allowed: all, none, object, partial",
     "trainer._target_: 1": "trainer._target_=1: a stored configuration may only use",
     "optimizer: {_target_: torch.optim.LBFGS, _partial_: true, lr: 0.1}": (
-        "optimizer=momentum: needs several losses a step; here a step is one batch"
+        "optimizer=momentum: needs several losses per step (a closure); choose one that needs a"
     ),
     "optimizer: {_target_: torch.optim.SparseAdam, _partial_: true, lr: 0.1}": (
         "optimizer=momentum: needs sparse gradients; those of nets here are dense"

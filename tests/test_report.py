@@ -63,7 +63,7 @@ def test_the_answer_stands_on_top_also_without_scripts(full):
             assert line.strip() in static
     choices = {(choice["rule"], choice["threshold"]): choice for choice in content(text)["choices"]}
     asked = choices["epoch", 1.0]
-    assert [says["told"] for says in asked["says"]] == [
+    assert [says["lines"] for says in asked["says"]] == [
         r.summary_lines() for r in study.recommendations
     ]
 
@@ -114,12 +114,12 @@ def test_a_threshold_that_some_runs_stopped_before_has_no_answer(tmp_path):
     choices = content(page(read(study)[0]))["choices"]
     (stricter,) = [c for c in choices if (c["rule"], c["threshold"]) == ("epoch", 0.5)]
     adam, sgd = stricter["says"]
-    assert adam["told"] == [
+    assert adam["lines"] == [
         "adam: 2 of 3 runs stopped too early to answer 0.5. "
         "Run again with stop.loss=0.5 to find out."
     ]
     assert adam["least"] is None and adam["forms"] == []
-    assert sgd["told"][0].startswith("sgd: only b = 8 was run")
+    assert sgd["lines"][0].startswith("sgd: only b = 8 was run")
     assert [answer[0] for answer in stricter["answers"]] == ["reached", None, None, "reached"]
 
 

@@ -194,7 +194,7 @@ def test_losses_by_optimizer_and_by_steps(opened):
 def test_losses_follow_the_rule_and_what_is_hidden(opened):
     before = opened.all("#plot-loss .losses")[0].get_attribute("outerHTML")
     Select(opened.all("#rule")[0]).select_by_value("window")
-    assert opened.text("#plot-loss h3") == ["Loss by rule window, b = 4 (pale) to 128 (strong)"]
+    assert opened.text("#plot-loss h3") == ["Loss by rule window, b = 4 (faint) to 128 (bold)"]
     assert opened.all("#plot-loss .losses")[0].get_attribute("outerHTML") != before
     opened.all("#legend button")[0].click()
     assert Select(opened.all("#loss-variant")[0]).first_selected_option.text == "sgd"
@@ -269,6 +269,25 @@ def test_variants_without_an_answer_are_folded_and_variants_can_be_filtered(brow
     assert not folded.is_displayed()
     all_("#variants")[0].send_keys(" nothing")
     assert all_("#legend button") == [] and len(all_("#plot-sfo .none")) == 1
+    assert console_errors(browser) == []
+
+
+@pytest.mark.parametrize("waited", [0.0, 0.4])
+def test_seconds_that_do_not_compare_are_points_without_a_best_one(browser, tmp_path, waited):
+    study = tmp_path / "study"
+    for batch_size, epochs in ((4, 5), (8, 3), (16, 4)):
+        make_run(study, "adam", batch_size, epochs, waited=waited)
+    write_report(study)
+    browser.get((study / REPORT).as_uri())
+
+    def count(selector: str) -> int:
+        return len(browser.find_elements("css selector", f"#plot-seconds svg {selector}"))
+
+    title = browser.find_element("css selector", "#plot-seconds h3").text
+    reason = " (not comparable: 3 of 3 runs waited for a core)" if waited else ""
+    assert title == f"Seconds of training against batch size{reason}"
+    assert count("[aria-label=line] path") == (0 if waited else 1)
+    assert count("[aria-label=dot] path") == (0 if waited else 1)  # the star; others are circles
     assert console_errors(browser) == []
 
 

@@ -56,7 +56,7 @@ ABSURD = [
     ("steps_per_epoch", 0), ("steps_per_epoch", -1), ("threads", -1), ("threads", 10**9),
     ("threshold", float("nan")), ("threshold", float("inf")), ("threshold", -1.0),
     ("threshold", 0), ("lr", 0.0), ("lr", -1e-3), ("lr", float("nan")), ("lr", 10**400),
-    ("lr", "0.1"), ("seconds", -1.0), ("seconds", float("nan")), ("seconds", 1e300),
+    ("lr", "0.1"), ("lr", None), ("seconds", -1.0), ("seconds", float("nan")), ("seconds", 1e300),
     ("seconds_per_step", float("nan")), ("seconds_per_step", -0.5), ("seconds_per_step", 1e-320),
     ("epochs_run", float("inf")), ("epochs_run", -1), ("loss", float("nan")), ("loss", "low"),
     ("accuracy", 1.5), ("accuracy", -0.1), ("test_accuracy", float("nan")),
@@ -87,6 +87,13 @@ def test_a_result_of_absurd_values_is_refused_by_name(run, key, value):
     assert refused.value.path.parent == run and len(reason) < 400 and reason.isprintable()
     runs, broken = read_study(run.parent)
     assert not runs and [each.directory for each in broken] == [run]
+
+
+def test_only_an_optimizer_configured_without_a_learning_rate_has_none(run):
+    result = json.loads((run / store.RESULT).read_text())
+    assert result["configuration"]["optimizer"]["lr"] == result["lr"] == 1e-3
+    change(run, lr=None, configuration=result["configuration"] | {"optimizer": {"lr": None}})
+    assert read_run(run).result.lr is None
 
 
 @pytest.mark.parametrize("text", ["[" * 10**5, '{"a":' * 10**5, "1" * 5000, "NaN", "null", '"a"'])

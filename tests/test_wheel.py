@@ -85,5 +85,6 @@ def test_what_an_extra_is_for_is_said_in_one_line(installed, tmp_path):
     )
     assert done.returncode == 1
     assert done.stderr == (
-        "error: hydra/launcher=slurm: needs submitit: pip install 'cbs_lightning[slurm]'\n"
+        "error: hydra/launcher=slurm: needs the package submitit: "
+        "pip install 'cbs_lightning[slurm]'\n"
     )

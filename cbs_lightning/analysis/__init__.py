@@ -1,1 +1,1 @@
-"""A study becomes an answer."""
+"""Turns the runs of a study into an answer."""

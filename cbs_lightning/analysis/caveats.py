@@ -1,4 +1,4 @@
-"""What the runs of a curve leave open, and the batch size whose run would tell most."""
+"""What the runs of a curve leave open, and which run would help most."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -35,7 +35,8 @@ def find_caveats(curve: Curve) -> list[str]:
 
 
 def next_batch_size(curve: Curve) -> int | None:
-    """Beyond the edge that has the least SFO, else what stopped too soon, else inside a gap."""
+    """The batch size to run next: beyond an edge with the smallest SFO, where runs stopped too
+    soon, or in a gap."""
     least = curve.best
     if least is None or len(curve.points) == 1:
         return None
@@ -73,15 +74,15 @@ def _nothing_reached(curve: Curve) -> str:
 
 
 def _budgets(curve: Curve) -> list[str]:
-    """Which runs had which budget, where that is not the same for all."""
+    """Which runs had which budget, if not all had the same."""
     sizes: dict[str, set[int]] = {}
     for point in curve.points:
         for run in (*point.reached, *point.missed):
             sizes.setdefault(run.budget or "unknown", set()).add(point.batch_size)
     if len(sizes) < 2:
         return []
-    told = [f"{budget} at b = {_list(own)}" for budget, own in sizes.items()]
-    return [f"Not all runs had the same budget: {'; '.join(told)}."]
+    budgets = [f"{budget} at b = {_list(own)}" for budget, own in sizes.items()]
+    return [f"Not all runs had the same budget: {'; '.join(budgets)}."]
 
 
 def _list(sizes: Iterable[int]) -> str:
@@ -155,9 +156,12 @@ class _Review:
         sizes = [point.batch_size for point in self.curve.points if point.at_first_reading]
         if not sizes or not self.least.at_first_reading:
             return []
+        cure = "a smaller stop.window"
+        if self.curve.rule is RuleName.EPOCH:
+            cure = f"stop.rule=window with {cure}"
         return [
             f"b = {', '.join(map(str, sizes))} met the threshold at the rule's first reading, so "
-            "K may be smaller there; a smaller stop.window would show it."
+            f"K may be smaller there; {cure} would show it."
         ]
 
     def ties(self) -> list[str]:

@@ -196,7 +196,7 @@ def curves(results: Iterable[Result]) -> list[Curve]:
 
 
 def _distinct(runs: Iterable[Result]) -> list[Result]:
-    """Of those with the same seed and effective batch size the first."""
+    """The first run for each seed and effective batch size."""
     found: dict[tuple[int, int], Result] = {}
     for run in runs:
         found.setdefault((run.effective_batch_size, run.seed), run)
@@ -204,6 +204,6 @@ def _distinct(runs: Iterable[Result]) -> list[Result]:
 
 
 def request_of(run: Result) -> Request:
-    """What a result answers; rule `epoch` has no window, so that any is the same."""
+    """The request that a result answers; rule `epoch` has no window, so the data size stands in."""
     window = run.data_size if run.rule is RuleName.EPOCH else run.window
     return Request(run.threshold, run.rule, window)

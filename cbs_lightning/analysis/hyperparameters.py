@@ -129,7 +129,7 @@ def hyperparameter_panels(results: list[Result]) -> list[Panel]:
 
 
 def _alike(run: Result) -> tuple[str | int, ...]:
-    """All that must be the same for two runs to differ in β₁, β₂ and lr alone."""
+    """Everything that must be the same for two runs to differ only in β₁, β₂ and lr."""
     betas = _betas(run)
     swept = ("betas", "momentum") if betas else ()
     rest = {k: v for k, v in run.hyperparameters.items() if k not in swept}
@@ -143,18 +143,18 @@ def _alike(run: Result) -> tuple[str | int, ...]:
 
 
 def _scheduler(run: Result) -> Any:
-    """None for a constant rate; a run from before there were schedulers had that."""
+    """The scheduler; None for a constant rate, as in runs from before there were schedulers."""
     own = run.configuration.get("scheduler")
     return None if isinstance(own, dict) and own.get("_target_") == CONSTANT else own
 
 
 def _settings(run: Result) -> dict[str, float]:
-    """β₁ and β₂ where the optimizer has them, and the learning rate."""
+    """The learning rate, and β₁ and β₂ if the optimizer has them."""
     return dict(zip(("beta1", "beta2"), _betas(run), strict=False)) | {"lr": run.lr or 0.0}
 
 
 def _betas(run: Result) -> list[float]:
-    """β₁ and β₂, or a momentum as β₁; none where an optimizer calls something else by that name."""
+    """β₁ and β₂, or a momentum as β₁; empty if an optimizer uses that name for something else."""
     own = run.hyperparameters
     betas = own.get("betas", [own["momentum"]] if "momentum" in own else [])
     valid = isinstance(betas, list) and len(betas) <= 2 and all(map(_is_fraction, betas))

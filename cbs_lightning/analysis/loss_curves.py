@@ -1,4 +1,4 @@
-"""The loss of a run on its way, as a rule reads it, in few enough points to be drawn."""
+"""The loss of a run by a rule, in few enough points to plot."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ POINTS = 200
 
 @dataclass(frozen=True)
 class LossCurve:
-    """At most `POINTS` readings of a run, evenly spread over the logarithm of its steps."""
+    """At most `POINTS` readings of a run, evenly spaced over the logarithm of its steps."""
 
     result: Result
     steps: NDArray[np.int64]
@@ -25,8 +25,7 @@ class LossCurve:
 
 
 def loss_curve(run: Run, answer: Result) -> LossCurve:
-    """The readings by the rule of the answer. The first and the last, and that at the threshold's
-    crossing, are among them."""
+    """The readings by the rule of the answer, including the first, the last, and that at K."""
     read = Readings.of(run.trajectory, Rule(answer.rule, answer.steps_per_epoch, answer.window))
     kept = np.arange(len(read.ends))
     if len(kept) > POINTS:

@@ -1,4 +1,4 @@
-"""How much of b* is owed to a fixed learning rate: it beside scaled and tuned ones."""
+"""How much of b* is due to a fixed learning rate: compared with scaled and tuned ones."""
 
 import math
 from collections.abc import Iterable
@@ -23,10 +23,11 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Tuned:
-    """At every batch size, the runs of the best of the learning rates that were tried there.
+    """For every batch size, the runs with the best of the learning rates tried there.
 
-    That is the one whose runs missed the threshold least often, of those the one with the least
-    median SFO, or where none reached it the one that came closest, and of equal ones the smallest.
+    The best rate is the one whose runs missed the threshold least often; of those, the one with the
+    smallest median SFO, or if none reached it the one that came closest; of equal ones, the
+    smallest.
     """
 
     variant: str  # without what it says of the learning rate
@@ -35,7 +36,7 @@ class Tuned:
 
     @property
     def best_rates(self) -> dict[int, float]:
-        """The best learning rates by batch size, where one reached the threshold."""
+        """The best learning rate of each batch size at which one reached the threshold."""
         return {point.batch_size: lr_of(point) for point in self.curve.points if point.reached}
 
     @property
@@ -48,7 +49,7 @@ class Tuned:
 
 @dataclass(frozen=True)
 class LrComparison:
-    """Curves that differ in how the learning rate moves with the batch size alone."""
+    """Curves that differ only in how the learning rate depends on the batch size."""
 
     variant: str  # without what it says of a scaling
     curves: dict[Scaling, Curve]
@@ -80,7 +81,7 @@ class LrComparison:
         return lines
 
     def _gain(self) -> str:
-        """What is owed to the fixed learning rate at the largest batch size that tells."""
+        """How much is due to the fixed learning rate, at the largest batch size that shows it."""
         fixed, tuned = self.curves.get(Scaling.NONE), self.curves[Scaling.TUNED]
         points = {point.batch_size: point for point in fixed.points} if fixed else {}
         both = [
@@ -108,7 +109,7 @@ class LrComparison:
 def lr_comparisons(curves: Iterable[Curve]) -> list[LrComparison]:
     """Compare curves that answer the same request.
 
-    Of scaled curves that differ in the reference batch size alone, the first counts.
+    Of scaled curves that differ only in the reference batch size, the first counts.
     """
     return [
         compared
@@ -151,10 +152,10 @@ def _least_sfo(curve: Curve) -> float:
 
 
 def tuned_curves(curves: Iterable[Curve]) -> list[Tuned]:
-    """Tune the learning rate over curves that differ in a fixed one alone.
+    """Tune the learning rate over curves that differ only in a fixed one.
 
-    That takes two or more batch sizes with several rates. A tuned curve has all batch sizes of such
-    curves, also those at which one rate alone was tried.
+    This takes two or more batch sizes with several rates. A tuned curve has all batch sizes of such
+    curves, including those at which only one rate was tried.
     """
     fixed = [curve for curve in curves if _scaling(curve) is Scaling.NONE]
 

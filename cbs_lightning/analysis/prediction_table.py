@@ -1,4 +1,4 @@
-"""How good predictions are: b* by every estimator beside b* measured by the whole curve."""
+"""How good predictions are: b* from every estimator, beside b* measured by the whole curve."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -42,7 +42,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Score:
-    """How far an estimator is off, over many cases; factors are to the measured range."""
+    """How far an estimator is off over many cases; factors are relative to the measured range."""
 
     estimator: str
     cases: int
@@ -55,7 +55,7 @@ class Score:
 
 
 def cases(study: Study, thresholds: Sequence[float]) -> list[Case]:
-    """Every run with probes at every threshold where the curve's runs tell something of b*."""
+    """Every run with probes, at every threshold where the curve's runs say something about b*."""
     return list(_cases(study, thresholds))
 
 
@@ -77,7 +77,8 @@ def _cases(study: Study, thresholds: Sequence[float]) -> Iterator[Case]:
 
 
 def _measured(curve: Curve) -> tuple[float, tuple[float, float]] | None:
-    """The least K·b's batch size and the interval of b*; None where that is open at both ends."""
+    """The batch size with the smallest K·b, and the interval of b*; None if it is open at both
+    ends."""
     least, interval = curve.comparison.measured, curve.comparison.interval(LEVEL)
     if least is None or not curve.is_fitted or interval == (0.0, math.inf):
         return None
@@ -87,10 +88,10 @@ def _measured(curve: Curve) -> tuple[float, tuple[float, float]] | None:
 
 
 def scores(found: Iterable[Case]) -> list[Score]:
-    """One for each estimator that predicts something, the best first."""
+    """A score for each estimator that predicts anything, the best first."""
     all_cases = list(found)
-    told = [_score(name, all_cases) for name in ESTIMATORS]
-    return sorted((each for each in told if each), key=lambda one: (-one.within[-1], one.median))
+    scored = [_score(name, all_cases) for name in ESTIMATORS]
+    return sorted((each for each in scored if each), key=lambda one: (-one.within[-1], one.median))
 
 
 def _score(name: str, found: list[Case]) -> Score | None:

@@ -10,12 +10,12 @@ from cbs_lightning.noise.record import FILE, Interval, NoiseRecord
 from cbs_lightning.results.result import Run
 
 LARGEST_FILE = 50_000_000  # bytes; a usual one has 30,000
-MOST_TOLD = 3  # predictions in a line
+MOST_SHOWN = 3  # predictions in a line
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """b* of a curve, from the probes of one of its runs."""
+class RunPrediction:
+    """b* of a curve, predicted by the probes of one of its runs."""
 
     batch_size: int  # of the run
     seed: int
@@ -57,10 +57,10 @@ def read_records(runs: Iterable[Run]) -> tuple[dict[str, NoiseRecord], list[str]
     return found, lines
 
 
-def predictions_of(curve: Curve, records: Mapping[str, NoiseRecord]) -> tuple[Prediction, ...]:
+def predictions_of(curve: Curve, records: Mapping[str, NoiseRecord]) -> tuple[RunPrediction, ...]:
     """What every run of a curve with probes predicts at the curve's threshold.
 
-    A prediction is of b* at the run's learning rate: a curve along which that changes has none.
+    A prediction holds for the run's learning rate. If that changes along the curve, there are none.
     """
     if len({run.lr for point in curve.points for run in point.runs}) > 1:
         return ()
@@ -72,7 +72,7 @@ def predictions_of(curve: Curve, records: Mapping[str, NoiseRecord]) -> tuple[Pr
             estimates = predict(record, curve.threshold)
             best = estimates[BEST]
             found.append(
-                Prediction(
+                RunPrediction(
                     batch_size=run.batch_size,
                     seed=run.seed,
                     config_hash=run.config_hash,
@@ -86,17 +86,17 @@ def predictions_of(curve: Curve, records: Mapping[str, NoiseRecord]) -> tuple[Pr
     return tuple(found)
 
 
-def prediction_sentences(predictions: Iterable[Prediction]) -> list[str]:
-    """A sentence for an answer; none without a prediction."""
+def prediction_sentences(predictions: Iterable[RunPrediction]) -> list[str]:
+    """A sentence for the answer; empty without a prediction."""
     all_of_them = list(predictions)
     if not all_of_them:
         return []
-    told = "; ".join(each.describe() for each in all_of_them[:MOST_TOLD])
-    more = len(all_of_them) - MOST_TOLD
+    shown = "; ".join(each.describe() for each in all_of_them[:MOST_SHOWN])
+    more = len(all_of_them) - MOST_SHOWN
     rest = f"; and {more} more" if more > 0 else ""
     scales = [each.b_simple for each in all_of_them if each.b_simple is not None]
     simple = f"; B_simple = {_span(scales)}" if scales else ""
-    return [f"Predicted from one run: b* = {told}{rest}{simple}."]
+    return [f"Predicted from one run: b* = {shown}{rest}{simple}."]
 
 
 def _span(values: list[float]) -> str:

@@ -1,4 +1,4 @@
-"""Which batch size to use: a measured curve becomes an answer that a person can act on."""
+"""Turns a measured curve into an answer that a person can act on."""
 
 import math
 from collections.abc import Mapping

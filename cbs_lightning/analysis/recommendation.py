@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cbs_lightning.analysis.predictions import Prediction, prediction_sentences
+from cbs_lightning.analysis.predictions import RunPrediction, prediction_sentences
 from cbs_lightning.console import count_of, duration
 from cbs_lightning.fit.curve_fit import MISFIT
 
@@ -114,7 +114,7 @@ class Recommendation:
     fits: tuple[FittedForm, ...]  # the named forms, the best first
     caveats: tuple[str, ...]  # sentences
     next_batch_size: int | None  # to run next
-    predictions: tuple[Prediction, ...] = ()  # of b*, by the probes of single runs
+    predictions: tuple[RunPrediction, ...] = ()  # of b*, by the probes of single runs
 
     def summary_lines(self, asked: str = "") -> list[str]:
         """Lines to print: the range, what its batch sizes cost, b*, and the caveats.
@@ -166,9 +166,9 @@ class Recommendation:
             lines.append("No other was faster in wall-clock by 5 %.")
         if largest is not None and largest.batch_size != least.batch_size:
             text = f"Largest within {percent(OVERHEAD)} of the least: b = {largest.batch_size}"
-            told = any(f"at b = {largest.batch_size}," in line for line in lines)
+            mentioned = any(f"at b = {largest.batch_size}," in line for line in lines)
             cost = f"for {_more(largest)} gradients ({_cost(largest)})"
-            lines.append(f"{text} as well." if told else f"{text}, {cost}.")
+            lines.append(f"{text} as well." if mentioned else f"{text}, {cost}.")
         return lines
 
     def _minimum(self) -> str:
@@ -212,7 +212,7 @@ def _costs_at_most(found: CheapRange) -> str:
 
 
 def _sure(found: CheapRange) -> str:
-    """Rounded down; nothing is 100 % sure."""
+    """A probability rounded down; nothing is 100 % sure."""
     return f"{min(math.floor(100 * found.confidence), 99)} % sure"
 
 
@@ -236,7 +236,7 @@ def _more(choice: Choice) -> str:
 
 
 def span_in_words(interval: tuple[float, float]) -> str:
-    """An interval; an end of 0 or infinity is open."""
+    """An interval in words; an end of 0 or infinity is open."""
     low, high = interval
     if low == high:
         return f"{size_in_words(low)} alone"

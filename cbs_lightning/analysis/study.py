@@ -1,4 +1,4 @@
-"""A study: its runs, read once, and what they say; summary, tables, figures and report show it."""
+"""A study: its runs, read once, and what they show; used by summary, tables, figures and report."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -193,14 +193,14 @@ class Study:
 
 
 def read(directory: Path, question: Question = USUAL) -> tuple[Study | None, list[str]]:
-    """The study, None if none of its runs can be read; and the lines of `left_out`."""
+    """The study (None if none of its runs can be read), and the lines of `left_out`."""
     runs, broken = read_study(directory)
     study = Study(directory, question.select(runs), broken, question)
     return study if study.runs else None, left_out(study)
 
 
 def left_out(study: Study) -> list[str]:
-    """A line for each run that could not be read, has not finished or does not answer."""
+    """A line for each run that could not be read, is unfinished or gives no answer."""
     lines = [f"skipped {run.directory}: {run.reason}" for run in study.broken]
     if not study.runs:
         return [*lines, f"{study.directory}: no run that can be read"]

@@ -1,4 +1,4 @@
-"""How the critical batch size moves with the loss threshold, from the same runs."""
+"""How the critical batch size changes with the loss threshold, from the same runs."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from cbs_lightning.results.result import Result
 
 @dataclass(frozen=True)
 class AcrossThresholds:
-    """One variant at every threshold that tells something, the loosest first.
+    """One variant at every usable threshold, the loosest first.
 
-    A threshold is left out if some run met it with the rule's first reading, since its K only says
-    when that was, or if some run's losses end before they could tell.
+    A threshold is left out if some run met it at the rule's first reading, because its K only says
+    when that was, or if the losses of some run end too early to answer it.
     """
 
     variant: str
@@ -43,7 +43,7 @@ def across_thresholds(
 ) -> list[AcrossThresholds]:
     """Compare the thresholds that all runs of a variant answer, by one rule.
 
-    `known`: the curves of these answers, where they have been made already.
+    `known` are curves of these answers that already exist.
     """
     answers = list(answers)
     untold = {(run.variant, run.threshold) for run in answers if run.status is None}

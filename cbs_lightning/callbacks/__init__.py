@@ -1,4 +1,4 @@
-"""What watches a run: one concern each."""
+"""Callbacks that watch a run, one task each."""
 
 import lazy_loader
 

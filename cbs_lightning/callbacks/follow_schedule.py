@@ -1,4 +1,4 @@
-"""The learning rate of each step by warm-up and schedule, in Lightning's own loop."""
+"""Applies warm-up and schedule to the learning rate of each step, in Lightning's own loop."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ from cbs_lightning.optim.learning_rate import RateSchedule, rates_of, set_rates
 
 
 class FollowSchedule(L.Callback):
-    """Multiplies the optimizer's rates for the step, and sets them back after it.
+    """Multiplies the optimizer's rates for one step, and restores them after it.
 
-    The factor depends on the samples seen alone, so a run that goes on does so exactly.
+    The factor depends only on the samples seen so far, so a resumed run continues exactly.
     """
 
     def __init__(self, rates: RateSchedule, recorder: TrajectoryRecorder) -> None:

@@ -1,6 +1,6 @@
-"""What a run gets from the sweep that it is a job of.
+"""What a run gets from the sweep that it is part of.
 
-The package `sweep` implements it. A run of its own has `ALONE`.
+The package `sweep` implements it. A single run has `ALONE`.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ class Job(Protocol):
 
     @property
     def leaves_signals(self) -> bool:
-        """Whether signals are the sweep's to handle, which then says when to stop."""
+        """Whether the sweep handles signals, and says when to stop."""
 
     @property
     def shown_live(self) -> bool:
@@ -41,7 +41,7 @@ class Job(Protocol):
 
     @property
     def sfo_limit(self) -> SfoLimit | None:
-        """The SFO beyond which the run is given up."""
+        """The SFO beyond which the run is abandoned."""
 
     def title(self, run: str) -> str:
         """The run's title, with the job's number."""
@@ -49,19 +49,19 @@ class Job(Protocol):
     def stop_requested(self) -> bool: ...
 
     def update(self, progress: Progress) -> None:
-        """Report how far the run is."""
+        """Report the progress of the run."""
 
     def finished(self, result: Result, *, already: bool = False) -> None:
         """Report how the run ended; `already`: before this sweep."""
 
     def time_left(self, progress: Progress) -> str:
-        """How long the run, and the sweep if that is known, still take, for the end of a line."""
+        """The time left for the run, and for the sweep if known, for the end of a line."""
 
     def times(self) -> str:
-        """How long the sweep has taken and still takes, for the end of a line."""
+        """The time that the sweep has taken, and the time left, for the end of a line."""
 
     def gpu(self, device_type: str) -> AbstractContextManager[Gpu | None]:
-        """The GPU that this job has while the context lasts; None: the run takes the first."""
+        """The GPU of this job for as long as the context lasts; None means the first one."""
 
 
 class Alone:

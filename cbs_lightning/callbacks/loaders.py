@@ -1,4 +1,5 @@
-"""What a training loader says: steps of an epoch, samples of a step and of the data set."""
+"""Reads from a training loader the steps of an epoch, and the samples of a step and of the data
+set."""
 
 import math
 from typing import Any
@@ -11,7 +12,7 @@ from cbs_lightning.results.trajectory import Rule, RuleName
 
 
 def rule_on(trainer: L.Trainer, rule: Rule) -> Rule:
-    """The rule on the data at hand; raises where it says nothing there."""
+    """The rule for this data; raises if it cannot be used there."""
     loader = trainer.train_dataloader
     if isinstance(loader, InMemoryLoader):
         steps_per_epoch: float = loader.steps_per_epoch
@@ -35,7 +36,8 @@ def rule_on(trainer: L.Trainer, rule: Rule) -> Rule:
 
 
 def batch_size_on(trainer: L.Trainer, size: int | None) -> int:
-    """Samples per step, at most the data set's size; None: the loader's times the accumulation."""
+    """Samples per step, at most the size of the data set; None means the loader's times the
+    accumulation."""
     loader = trainer.train_dataloader
     if size is None:
         own = getattr(loader, "batch_size", None)
@@ -48,7 +50,7 @@ def batch_size_on(trainer: L.Trainer, size: int | None) -> int:
 
 
 def data_size(loader: Any) -> int | None:
-    """Samples of the data set behind a loader, if it is known."""
+    """The number of samples in the data set behind a loader, if it is known."""
     if isinstance(loader, InMemoryLoader):
         return len(loader.images)
     try:

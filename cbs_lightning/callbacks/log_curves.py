@@ -33,11 +33,11 @@ DESCRIPTIONS = {
 
 
 class LogCurves(L.Callback):
-    """At most `points` points a curve, each the mean over its steps, written as they are recorded.
+    """Writes curves of at most `points` points, each the mean over its steps, as they are recorded.
 
-    The first is the first step alone. The others end at each step as long as those fit, then at
-    every second, then at every fourth: there, and where a run goes on or starts anew, the curves
-    are written again from the first step.
+    The first point is the first step alone. At first there is one point per step; when they no
+    longer fit, one for every second step, then for every fourth, and so on. At each such change,
+    and when a run resumes or starts again, the curves are rewritten from the first step.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class LogCurves(L.Callback):
         self._rates = [(int(step), float(rate)) for step, rate in state_dict["rates"]]
 
     def _note_rate(self, trainer: L.Trainer) -> None:
-        """As that of the steps since it was last noted."""
+        """Record the learning rate of the steps since the last call."""
         group = trainer.optimizers[0].param_groups[0]
         if "lr" not in group:
             return
@@ -105,7 +105,7 @@ class LogCurves(L.Callback):
         self._steps_logged = 0
 
     def _log(self, *, last: bool = False) -> None:
-        """Write the points that are whole, at last also one that is not."""
+        """Write the complete points, and at the end also an incomplete one."""
         steps = len(self.recorder.trajectory)
         if steps > self._steps_per_point * (self.points - 1):
             self._file.close()
@@ -138,7 +138,7 @@ class LogCurves(L.Callback):
         return float((np.take(rates, current) * self._factors(start, end)).mean())
 
     def _factors(self, start: int, end: int) -> NDArray[np.float64]:
-        """Of the steps, from their batches' sizes: what the optimizer has is the rate without."""
+        """The schedule's factors for these steps: the optimizer holds the rate without them."""
         if self.rate_schedule.is_constant:
             return np.ones(end - start)
         size = self.recorder.trajectory.size

@@ -1,4 +1,4 @@
-"""Slices of a batch weigh in its gradient by their numbers of samples."""
+"""Weights the slices of a batch by their numbers of samples."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from cbs_lightning.callbacks.recorder import CountSamples, length_of_first_tenso
 class WeighMicroBatches(L.Callback):
     """Makes Lightning's accumulation exact: the gradient is that of the batch's mean loss.
 
-    Lightning weighs all slices alike, whatever their size. The loader says how many samples the
-    batch has that a slice is part of.
+    Lightning gives all slices the same weight, whatever their size. The loader knows how many
+    samples the whole batch has.
     """
 
     def __init__(self, count_samples: CountSamples | None = None) -> None:

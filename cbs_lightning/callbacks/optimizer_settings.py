@@ -1,4 +1,4 @@
-"""What a run's optimizer is, read off the Trainer: also of a module that configures its own."""
+"""Reads a run's optimizer from the Trainer, also if the module configures its own."""
 
 import inspect
 from collections.abc import Callable
@@ -12,7 +12,7 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 class OptimizerSettings(NamedTuple):
-    """Of the first parameter group."""
+    """The learning rate and other settings of the first parameter group."""
 
     lr: float | None  # None: it has none
     hyperparameters: dict[str, Any]  # what JSON can hold of the rest
@@ -32,10 +32,10 @@ class OptimizerSettings(NamedTuple):
 
 
 class CheckOptimizer(L.Callback):
-    """Refuses what cannot be counted as steps, and hands the optimizer's settings to a function."""
+    """Refuses optimizers whose steps cannot be counted; passes the settings to `on_settings`."""
 
-    def __init__(self, tell: Callable[[OptimizerSettings], None] | None = None) -> None:
-        self.tell = tell
+    def __init__(self, on_settings: Callable[[OptimizerSettings], None] | None = None) -> None:
+        self.on_settings = on_settings
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         name, count = type(module).__name__, len(trainer.optimizers)
@@ -47,7 +47,8 @@ class CheckOptimizer(L.Callback):
         closure = inspect.signature(type(optimizer).step).parameters.get("closure")
         if closure is not None and closure.default is inspect.Parameter.empty:
             raise MisconfigurationException(
-                f"{type(optimizer).__name__} needs several losses a step; here a step is one batch"
+                f"{type(optimizer).__name__} needs several losses per step (a closure); choose an "
+                "optimizer that needs a single loss"
             )
-        if self.tell is not None:
-            self.tell(OptimizerSettings.of(optimizer))
+        if self.on_settings is not None:
+            self.on_settings(OptimizerSettings.of(optimizer))

@@ -1,4 +1,4 @@
-"""How far a run is: followed by one callback, shown by any number of sinks."""
+"""The progress of a run: tracked by one callback, shown by any number of sinks."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 import lightning as L
 
 from cbs_lightning.callbacks.stop_at_threshold import StopAtThreshold
-from cbs_lightning.console import duration, epoch_of, print_line
+from cbs_lightning.console import epoch_of, print_line, time_left
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Progress:
 
     @property
     def time_left(self) -> str:
-        """In words; empty before the first step."""
+        """The time left in words; empty before the first step."""
         left = self.seconds_left
-        return f"at most {duration(left)} left" if left is not None else ""
+        return time_left(left, at_most=True) if left is not None else ""
 
 
 class ProgressSink:
@@ -41,17 +41,17 @@ class ProgressSink:
     every_seconds = 0.5
 
     def start(self, progress: Progress) -> None:
-        """Before the first step."""
+        """Called before the first step."""
 
     def show(self, progress: Progress) -> None:
-        """After a step."""
+        """Called after a step."""
 
     def close(self, progress: Progress | None) -> None:
-        """The last one; None where training ended with an exception."""
+        """Called with the last progress; None if training ended with an exception."""
 
 
 class FollowProgress(L.Callback):
-    """Hands a run's progress to its sinks, after a chunk."""
+    """Passes a run's progress to its sinks after each chunk."""
 
     def __init__(
         self, stop: StopAtThreshold, max_steps: int, sinks: Sequence[ProgressSink]
@@ -99,7 +99,8 @@ class FollowProgress(L.Callback):
         )
 
     def _loss(self) -> float | None:
-        """Before the rule gives one that of the latest steps, unless a GPU would have to wait."""
+        """The latest loss by the rule; before there is one, that of the latest steps, unless a GPU
+        would have to wait."""
         if self.stop.latest is not None:
             return self.stop.latest.loss
         return self.stop.recorder.latest_loss
@@ -112,7 +113,7 @@ class FollowProgress(L.Callback):
 
 
 class PrintProgress(ProgressSink):
-    """For a log: a line now and then, that ends with what `time_left` says."""
+    """Prints a line now and then, which ends with what `time_left` returns; for logs."""
 
     def __init__(
         self, title: str, every_seconds: float, time_left: Callable[[Progress], str]
@@ -126,7 +127,7 @@ class PrintProgress(ProgressSink):
 
 
 class ReportProgress(ProgressSink):
-    """Hands progress on to a function, such as a job's `update`."""
+    """Passes progress to a function, such as a job's `update`."""
 
     def __init__(self, report: Callable[[Progress], None]) -> None:
         self.report = report

@@ -1,4 +1,4 @@
-"""How far a run of its own is, as a bar in a terminal."""
+"""Shows the progress of a single run as a bar in a terminal."""
 
 from rich import progress as rich_progress
 

@@ -215,7 +215,7 @@ class TrajectoryRecorder(L.Callback):
 
 
 class _Growing:
-    """A trajectory that is added to often: its arrays have room for more."""
+    """A trajectory that grows often; its arrays have spare room."""
 
     def __init__(self) -> None:
         self._room = Trajectory.empty()
@@ -244,7 +244,7 @@ class _Growing:
 
 
 def _seconds_without_core() -> float:
-    """Of this thread so far, while it could have run; nan where the system does not tell."""
+    """Seconds so far in which this thread could have run but had no core; nan if not known."""
     try:
         return int(SCHEDULER.read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -252,7 +252,7 @@ def _seconds_without_core() -> float:
 
 
 def _joined(micro_batches: list[tuple[Tensor, Tensor | None, int]]) -> Steps:
-    """The step that they make together."""
+    """The step that these micro-batches make together."""
     if len(micro_batches) == 1:
         loss, correct, total = micro_batches[0]
     else:

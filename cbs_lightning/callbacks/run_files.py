@@ -1,4 +1,4 @@
-"""The run directory of a run in anybody's Trainer."""
+"""Writes the run directory of a run in any Trainer."""
 
 import hashlib
 import json
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 class RunFiles:
-    """Writes the result, the losses and what the run was to `directory`.
+    """Writes the result, the losses and a description of the run to `directory`.
 
-    The name of the folder above is the study. `variant` is the optimizer's name unless it is given,
+    The name of the folder above is the study. `variant` is by default the optimizer's name, and
     `seed` that of `seed_everything`.
     """
 
@@ -44,7 +44,7 @@ class RunFiles:
         self._blank: Result | None = None  # until the directory is known to be this run's
 
     def begin(self, trainer: L.Trainer, module: L.LightningModule, stop: "StopAtThreshold") -> None:
-        """Raises where the directory holds another run."""
+        """Raises if the directory holds another run."""
         blank = self._describe(trainer, module, stop)
         with suppress(store.DamagedError, FileNotFoundError):
             stored = store.read_result(self.directory)
@@ -59,7 +59,7 @@ class RunFiles:
         self._blank = blank
 
     def finish(self, stop: "StopAtThreshold") -> None:
-        """Write what there is, result last."""
+        """Write everything, the result last."""
         if self._blank is None or stop.status is None:
             return
         trajectory = stop.recorder.trajectory
@@ -83,7 +83,7 @@ class RunFiles:
     def _describe(
         self, trainer: L.Trainer, module: L.LightningModule, stop: "StopAtThreshold"
     ) -> Result:
-        """A result of no steps."""
+        """A result with no steps."""
         assert stop.batch_size is not None
         optimizer = trainer.optimizers[0]
         name = type(optimizer).__name__.lower()
@@ -143,7 +143,7 @@ class RunFiles:
 
 
 def _data(trainer: L.Trainer) -> Any:
-    """The DataModule, or where there is none the data set, or the loader itself."""
+    """The DataModule; without one the data set, or the loader itself."""
     loader: Any = trainer.train_dataloader
     datamodule = getattr(trainer, "datamodule", None)
     return datamodule if datamodule is not None else getattr(loader, "dataset", loader)

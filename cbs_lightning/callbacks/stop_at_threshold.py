@@ -1,4 +1,4 @@
-"""Stops a run at the loss threshold, or where going on makes no sense."""
+"""Stops a run at the loss threshold, or when continuing makes no sense."""
 
 import math
 from pathlib import Path

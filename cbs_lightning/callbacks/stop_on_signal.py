@@ -1,4 +1,4 @@
-"""Ends a run in good order when it is told to stop."""
+"""Ends a run properly when it is told to stop."""
 
 import signal
 from types import FrameType
@@ -11,10 +11,11 @@ from cbs_lightning.signals import SECOND, TO_STOP
 
 
 class StopOnSignal(L.Callback):
-    """Ends training after the chunk at hand; `received` says by which signal.
+    """Ends training after the current chunk; `received` is the signal.
 
-    SIGINT and SIGTERM, of which a second one is not held back, and SIGUSR2, a cluster's warning.
-    A job of a parallel sweep leaves signals to the sweep, and stops when that asks it to.
+    Handles SIGINT and SIGTERM, of which a second one takes effect at once, and SIGUSR2, a cluster's
+    warning. A job of a parallel sweep leaves signals to the sweep, and stops when the sweep asks it
+    to.
     """
 
     def __init__(self, job: Job = ALONE) -> None:

@@ -1,4 +1,4 @@
-"""Has optimizers such as the schedule-free ones show the weights to evaluate, and train others."""
+"""Lets optimizers such as the schedule-free ones evaluate other weights than those they train."""
 
 from typing import Any
 
@@ -8,8 +8,10 @@ from cbs_lightning.optim.schedule_free import set_training
 
 
 class SwitchWeights(L.Callback):
-    """Calls `train` of the optimizers that have it and `eval` where training starts and where
-    evaluation ends, and `eval` where evaluation starts. So checkpoints hold what is trained.
+    """Calls the optimizer's `eval` before evaluation and its `train` before training.
+
+    Optimizers without these methods are left alone. Checkpoints contain the weights that are
+    trained.
     """
 
     def on_train_start(self, trainer: L.Trainer, *_: Any) -> None:

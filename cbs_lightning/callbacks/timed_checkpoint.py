@@ -1,4 +1,4 @@
-"""Saves a run now and then, so that it can go on where it was."""
+"""Saves a run from time to time, so that it can resume."""
 
 import random
 import time

@@ -1,4 +1,4 @@
-"""Between a command line, Hydra and a run."""
+"""The command line: what was typed becomes a run or a sweep."""
 
 from cbs_lightning.cli.entry import main, one_line_errors, train
 

@@ -1,4 +1,4 @@
-"""A command line as it is typed, made into one that Hydra reads."""
+"""Checks the words of a command line and brings them into the form that Hydra reads."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ WITH_VALUE = re.compile(r"-(p|cp|cn|cd|-package|-config-(path|name|dir)|-experim
 
 
 def readable(words: list[str]) -> list[str]:
-    """The same words, in an order and with quotes that Hydra's parser needs."""
+    """The same words, in the order and with the quotes that Hydra's parser needs."""
     before = ["", *words[:-1]]
     overrides = [_is_override(word, previous) for previous, word in zip(before, words, strict=True)]
     options = [word for word, moves in zip(words, overrides, strict=True) if not moves]
@@ -37,7 +37,8 @@ def _is_override(word: str, previous: str) -> bool:
 
 
 def _quoted(word: str) -> str:
-    """A run directory's name may have = and commas, to which Hydra gives a meaning."""
+    """The word in quotes if it is a run directory: its name may contain = and commas, which mean
+    something to Hydra."""
     if not re.match("repeat=[^'\"]", word):
         return word
     key, _, path = word.partition("=")
@@ -45,7 +46,7 @@ def _quoted(word: str) -> str:
 
 
 def check(words: list[str]) -> None:
-    """Raise `UserError` for what Hydra would answer with its usage, or silently ignore."""
+    """Raise `UserError` for what Hydra would ignore, or answer with its usage message."""
     parser = get_args_parser()
     parser.error = _refuse  # type: ignore[method-assign]
     arguments, unknown = parser.parse_known_args(words)
@@ -61,7 +62,7 @@ def check(words: list[str]) -> None:
 
 
 def _check_hidden(config_dir: Path) -> None:
-    """Hydra looks here first, so that another file of the same name would never be read."""
+    """Refuse a file that would never be read, because Hydra finds this project's first."""
     for path in sorted(config_dir.rglob("*.yaml")):
         ours = CONF_DIR / path.relative_to(config_dir)
         if ours.is_file() and path.is_file() and ours.read_bytes() != path.read_bytes():

@@ -14,12 +14,13 @@ import hydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from cbs_lightning.cli.arguments import check, readable
 from cbs_lightning.cli.jobs import IN_ONE_LINE, run_job
 from cbs_lightning.cli.messages import NO_OPTION, describe_hydra_error
 from cbs_lightning.config.composition import CONF_DIR
-from cbs_lightning.console import INTERRUPTED, visible
+from cbs_lightning.console import INTERRUPTED, one_line, visible
 from cbs_lightning.errors import UserError
 from cbs_lightning.results.result import Result
 
@@ -37,9 +38,9 @@ def main() -> None:
 
 
 def make_importable(directory: Path) -> None:
-    """Let `_target_` name what is there; it hides nothing that is installed.
+    """Let `_target_` name modules in the directory; installed packages come first.
 
-    A sweep's workers and its SLURM jobs have what this process has.
+    A sweep's workers and its SLURM jobs inherit this.
     """
     if str(directory) not in sys.path:
         sys.path.append(str(directory))
@@ -69,6 +70,8 @@ def _errors_in_one_line() -> Iterator[None]:
         sys.exit(f"error: {visible(describe_hydra_error(error))}")
     except UserError as error:
         sys.exit(f"error: {error}")
+    except YAMLError as error:
+        sys.exit(visible(f"error: {one_line(str(error))}; correct that file"))
     except UserWarning as warning:
         missing = re.search(r"path=(.+) is not available", str(warning))
         if missing is None:
@@ -86,9 +89,9 @@ def _errors_in_one_line() -> Iterator[None]:
 
 @contextmanager
 def _terminated_by(number: signal.Signals) -> Iterator[None]:
-    """While inside, the signal ends the program as an exception does, with its cleaning up.
+    """While inside, the signal ends the program like an exception, so that it cleans up.
 
-    A launcher that listens to it, as a cluster's may, goes on doing so.
+    A launcher that handles the signal itself, as a cluster's may, keeps doing so.
     """
     previous = signal.getsignal(number)
     if previous is signal.SIG_DFL:

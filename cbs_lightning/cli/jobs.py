@@ -1,4 +1,4 @@
-"""Between Hydra and a run: a job's failure stays its own."""
+"""Runs the jobs that Hydra composed; a job that fails does not end its sweep."""
 
 import json
 import os
@@ -34,8 +34,8 @@ IN_ONE_LINE = "CBS_ONE_LINE_ERRORS"  # set unless tracebacks are asked for
 def run_job(cfg: DictConfig) -> Result | UserError | None:
     """Run a configuration that Hydra composed.
 
-    In a sweep a job that was not begun because the sweep stops returns None, one that failed the
-    reason, and one that another process works on `BusyError`.
+    In a sweep, a job that did not start because the sweep is stopping returns None, one that failed
+    returns the reason, and one whose run is locked by another process returns `BusyError`.
     """
     return _run_in_sweep(cfg) if cfg.sweep else _run_alone(cfg)
 
@@ -138,7 +138,7 @@ def _print_interrupted(cfg: RunConfig, title: str, result: Result) -> None:
 
 
 def _check_alone() -> None:
-    """A run of its own is no search, and no launcher's."""
+    """Refuse a search or a launcher for a single run."""
     choices = HydraConfig.get().runtime.choices
     if choices["hydra/sweeper"] == SEARCH:
         raise UserError(f"hydra/sweeper={SEARCH}: a search needs -m")

@@ -1,4 +1,4 @@
-"""What Hydra says to a mistake, as one line with the key, the value and what is allowed."""
+"""Hydra's errors as one line: the key, the value and what is allowed."""
 
 import re
 import sys
@@ -11,7 +11,7 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from cbs_lightning.commands import train_command
+from cbs_lightning.commands import install_command, train_command
 from cbs_lightning.config.composition import compose_whole
 from cbs_lightning.config.grammar import in_quotes, list_of
 from cbs_lightning.config.identity import flatten
@@ -34,12 +34,12 @@ PARAMS = "hydra.sweeper.params."
 
 
 def describe_hydra_error(error: Exception) -> str:
-    """One line: the key, the value and what is allowed, as far as Hydra says."""
+    """One line with the key, the value and what is allowed, as far as Hydra says."""
     said = str(error)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = error.missing_cfg_file.rpartition("/")
         if error.missing_cfg_file == SUBMITIT:
-            return f"{group}=slurm: needs submitit: pip install 'cbs_lightning[slurm]'"
+            return f"{group}=slurm: needs the package submitit: {install_command('slurm')}"
         if group and error.options:
             meant = did_you_mean(name, error.options, f"{group}={{}}")
             return f"{group}={name}: {meant}allowed: {', '.join(sorted(error.options))}"
@@ -47,14 +47,14 @@ def describe_hydra_error(error: Exception) -> str:
         return f"{error.override}: {_unreadable(error.override, said)}"
     if ambiguous := re.match(r"Ambiguous value for argument '(.+)'", said):
         key, _, value = ambiguous[1].partition("=")
+        if key.startswith(PARAMS):
+            return _not_swept(ambiguous[1])
         if key in PATHS:
             one = in_quotes(key, value)
             return f"{ambiguous[1]}: a comma separates several values; to pass one, quote it: {one}"
         return f"{ambiguous[1]}: several values make a sweep, which needs -m"
     if swept := re.match(r"Sweeping over Hydra's configuration is not supported : '(.+)'", said):
-        key, _, value = swept[1].lstrip("+").partition("=")
-        own = f"; type {key.removeprefix(PARAMS)}={value}" if key.startswith(PARAMS) else ""
-        return f"{swept[1]}: Hydra's own keys cannot be swept{own}"
+        return _not_swept(swept[1])
     if unknown := re.match(r"Could not override '([^']+)'", said):
         return _unknown_key(unknown[1])
     if there := re.match(r"Could not append to config. An item is already at '([^']+)'", said):
@@ -66,6 +66,13 @@ def describe_hydra_error(error: Exception) -> str:
     return one_line(said)
 
 
+def _not_swept(typed: str) -> str:
+    """What to type instead of several values of one of Hydra's own keys."""
+    key, _, value = typed.lstrip("+").partition("=")
+    own = f"; type -m {key.removeprefix(PARAMS)}={value}" if key.startswith(PARAMS) else ""
+    return f"{typed}: Hydra's own keys cannot be swept{own}"
+
+
 def _unreadable(override: str, said: str) -> str:
     """Why an override cannot be read, and how to type it."""
     key, equals, value = override.partition("=")
@@ -75,7 +82,8 @@ def _unreadable(override: str, said: str) -> str:
     if value.startswith("~/"):
         return f'~ is not replaced here; type {key}="$HOME/{value[2:]}"'
     if re.search(r"^,|,\s*,|,\s*$", value):
-        return "a value is missing beside a comma"
+        given = [part.strip() for part in value.split(",") if part.strip()]
+        return f"a value is missing beside a comma; type {key}={','.join(given) or '<value>'}"
     reason = one_line(said.partition("\n")[0])
     short = value and len(value) <= LONGEST_QUOTED
     quotes = f"; to pass it as text: {in_quotes(key, value)}" if short else ""
@@ -93,7 +101,7 @@ def _unknown_key(key: str) -> str:
 
 
 def _typed(key: str, prefix: str = "") -> str:
-    """The key as the command line has it, with its value."""
+    """The key with its value, as on the command line."""
     words = (word.removeprefix(prefix) for word in sys.argv[1:])
     return next((word for word in words if word.startswith(f"{key}=")), key)
 
@@ -119,7 +127,7 @@ def _no_such(key: str) -> str:
 
 
 def _candidates(key: str, cfg: DictConfig, siblings: list[str]) -> tuple[str, list[str]]:
-    """What may have been meant: a key inside a group, typed without the group, or any other."""
+    """What may have been meant: a key typed without its group, or any other key."""
     if key.startswith("hydra."):
         return key, siblings
     plain: Any = OmegaConf.to_container(cfg, resolve=False)
@@ -129,7 +137,7 @@ def _candidates(key: str, cfg: DictConfig, siblings: list[str]) -> tuple[str, li
 
 
 def _choices() -> list[str]:
-    """Which options the command line chooses, and where else they may be."""
+    """The options chosen on the command line, and where to look for options."""
     words = [word for word in sys.argv[1:] if re.fullmatch(GROUP_CHOICE, word)]
     arguments, _ = get_args_parser().parse_known_args(sys.argv[1:])
     if arguments.config_dir and not any(word.startswith("hydra.searchpath=") for word in words):
@@ -139,8 +147,7 @@ def _choices() -> list[str]:
 
 
 def _of_a_search(key: str) -> str:
-    """A hint, where it is one of a search's settings without what they begin with, or without
-    the search."""
+    """A hint if the key is a setting of a search, typed without its prefix or the search."""
     name = key.removeprefix("hydra.sweeper.")
     if name not in search_settings.KEYS:
         return ""

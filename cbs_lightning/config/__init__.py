@@ -1,4 +1,4 @@
-"""What a run is told: composed from YAML files, checked, and told apart by its hash."""
+"""The configuration of a run: composed from YAML files, checked, and identified by a hash."""
 
 import lazy_loader
 

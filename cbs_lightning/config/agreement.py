@@ -1,4 +1,4 @@
-"""Whether a stored configuration is the one that the result beside it was made with."""
+"""Whether a stored configuration matches the result beside it."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -18,7 +18,7 @@ LONGEST_SHOWN = 100  # characters of each
 def warn_of_disagreement(
     path: Path, stored: Settings, cfg: RunConfig, left_out: Collection[str]
 ) -> None:
-    """Say in a line, once in a process, how the file differs from the result beside it.
+    """Print, once per process, how the file differs from the result beside it.
 
     Args:
         path: of the file.
@@ -57,7 +57,7 @@ def _differences(
 
 
 def _hashes(cfg: RunConfig, result: Result) -> list[str]:
-    """That of the configuration, and where its slice was chosen automatically, of that."""
+    """The hash of the configuration, and the one with an automatically chosen slice."""
     if cfg.micro_batch_size != result.micro_batch_size:
         return [config_hash(cfg)]
     return [config_hash(cfg), config_hash(replace(cfg, micro_batch_size=AUTO))]

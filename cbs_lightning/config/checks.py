@@ -1,4 +1,4 @@
-"""What needs torch to be checked: the trainer, and the groups that are instantiated."""
+"""Checks that need torch: the Trainer, and the groups that are instantiated."""
 
 import inspect
 from collections.abc import Callable
@@ -46,7 +46,7 @@ BASES = {
 
 
 def check(cfg: RunConfig, *, here: bool = True) -> None:
-    """Raise `ConfigError` for the first value that cannot be; `here`: on this very machine."""
+    """Raise `ConfigError` for the first invalid value; `here` means on this very machine."""
     # A sweep has made of it the runs with each learning rate before they are checked.
     allowed = "needs a sweep, with -m; allowed here: linear, none, sqrt"
     require(cfg.lr_scaling is not Scaling.TUNED, "lr_scaling", cfg.lr_scaling, allowed)
@@ -105,7 +105,7 @@ def _check_noise(cfg: RunConfig) -> None:
 
 
 def _check_theorem(cfg: RunConfig) -> None:
-    """Theorem 3.1 is about three optimizers, with a learning rate that stays."""
+    """Theorem 3.1 covers three optimizers, with a constant learning rate."""
     key, name, names = "noise.theorem", cfg.names.optimizer, ", ".join(OPTIMIZERS)
     allowed = f"Theorem 3.1 is about other steps than those of optimizer={name}"
     if name in INSTEAD:
@@ -120,7 +120,7 @@ def _check_theorem(cfg: RunConfig) -> None:
 
 
 def _check_own_optimizer(cfg: RunConfig) -> None:
-    """What rescales an optimizer would not reach the module's own."""
+    """Refuse keys that rescale an optimizer: they would not reach the module's own."""
     optimizer = f"optimizer={OWN}"
     require(not cfg.optimizer, "optimizer", cfg.optimizer, f"{optimizer} has no keys here")
     model = get_object(cfg.model["_target_"])
@@ -135,7 +135,7 @@ def _check_own_optimizer(cfg: RunConfig) -> None:
 
 
 def _check_strangers(cfg: RunConfig) -> None:
-    """What is possible only with this project's models and data."""
+    """Refuse what works only with this project's models and data."""
     model, data = (get_object(settings["_target_"]) for settings in (cfg.model, cfg.data))
     if issubclass(model, Classifier):
         reason = f"{cfg.names.model} needs images, as an ImageDataModule of this project's has them"
@@ -150,14 +150,14 @@ def _check_strangers(cfg: RunConfig) -> None:
 
 
 def device_type(accelerator: str) -> str:
-    """Of the device that Lightning takes for it here."""
+    """The type of the device that Lightning uses here."""
     if accelerator in ("auto", "gpu"):
         return next((name for name, is_here in GPUS.items() if is_here()), "cpu")
     return accelerator
 
 
 def _check_arguments(group: str, settings: Settings) -> None:
-    """The keys of a group must be parameters of what it builds."""
+    """The keys of a group must be parameters of the class that it builds."""
     key, target = f"{group}._target_", settings.get("_target_")
     try:
         built = get_object(str(target))
@@ -177,7 +177,7 @@ def _check_arguments(group: str, settings: Settings) -> None:
 
 
 def _check_hydras(group: str, settings: Settings) -> None:
-    """How it is built: an optimizer once there are parameters, everything else at once."""
+    """Check `_partial_`: an optimizer is built later, once there are parameters."""
     later = group == "optimizer"
     value, allowed = settings.get("_partial_", False), str(later).lower()
     missing = "; write the line _partial_: true in its file" if later else ""

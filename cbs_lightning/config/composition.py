@@ -1,4 +1,4 @@
-"""From YAML files and the command line to a typed configuration."""
+"""Turns YAML files and the command line into a typed configuration."""
 
 from dataclasses import replace
 from functools import cache, partial
@@ -50,7 +50,7 @@ def compose(overrides: list[str]) -> RunConfig:
 
 
 def compose_whole(overrides: list[str]) -> DictConfig:
-    """What Hydra composes of them, with its own part."""
+    """What Hydra composes from the overrides, including its own part."""
     with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
         return hydra_compose("config", overrides, return_hydra_config=True)
 
@@ -61,9 +61,9 @@ def _composed(overrides: list[str]) -> RunConfig:
 
 
 def complete(cfg: DictConfig, hydra: Any) -> RunConfig:
-    """What Hydra composed, as the configuration of a run; `hydra` is Hydra's own part.
+    """The configuration of a run that Hydra composed; `hydra` is Hydra's own part.
 
-    Raises `UserError` for a key or a value that cannot be.
+    Raises `UserError` for an unknown key or an invalid value.
     """
     names: dict[str, Any] = {
         group: hydra.runtime.choices.get(group) for group in (*GROUPS, "experiment")
@@ -81,8 +81,8 @@ def complete(cfg: DictConfig, hydra: Any) -> RunConfig:
     _settle_optimizer(values, names)
     typed = [each for each in hydra.overrides.task if each.lstrip("+~").startswith("optimizer.")]
     if names["optimizer"] == OWN and typed:
-        chosen = "the module's own optimizer has its own settings; choose one by optimizer=<name>"
-        raise UserError(f"{typed[0]}: {chosen}")
+        cure = "the module's own optimizer has its own settings; choose one by optimizer=<name>"
+        raise UserError(f"{typed[0]}: {cure}")
     completed = _read(values, names)
     try:
         variant = variant_label(completed, _usual(completed, tuple(hydra.searchpath)))
@@ -94,7 +94,7 @@ def complete(cfg: DictConfig, hydra: Any) -> RunConfig:
 
 
 def _settle_optimizer(values: Settings, names: dict[str, Any]) -> None:
-    """Where nobody chose one: that of a module that is not this project's, else Adam."""
+    """Choose an optimizer if nobody did: the own one of a user's module, otherwise Adam."""
     if names["optimizer"] != DEFAULT_OPTIMIZER:
         return
     target = (values.get("model") or {}).get("_target_", OWN_MODELS)
@@ -104,7 +104,8 @@ def _settle_optimizer(values: Settings, names: dict[str, Any]) -> None:
 
 
 def _is_classifier(target: str) -> bool:
-    """Also where it cannot be imported, of which the checks tell."""
+    """Whether it is one of this project's; also true if it cannot be imported, which the checks
+    report."""
     from hydra.utils import get_class
 
     from cbs_lightning.models import Classifier
@@ -116,7 +117,7 @@ def _is_classifier(target: str) -> bool:
 
 
 def _plain(cfg: DictConfig) -> Settings:
-    """The values of a run alone, with every interpolation resolved."""
+    """The values of a run alone, with all interpolations resolved."""
     own = OmegaConf.create(
         {k: v for k, v in cfg.items_ex(resolve=False) if k not in OF_HYDRA_AND_SWEEP}
     )
@@ -149,16 +150,16 @@ def _check_interpolations(cfg: DictConfig, prefix: str = "") -> None:
 
 
 def _usual(cfg: RunConfig, searchpath: tuple[str, ...]) -> RunConfig:
-    """What a run of the same study and optimizer is told where nothing else is said.
+    """The usual configuration of this study and optimizer.
 
     Its `names` are the options that the study usually has; the settings of its data and model are
-    those of the options that the run has, as far as they are known here.
+    those of the run's options, as far as they are known here.
     """
     options = partial(_options, _search_path(), searchpath)
     # In quotes, since an option may be called null, or 1.
     overrides = [*_where(searchpath), f"optimizer='{cfg.names.optimizer}'"]
     own = {group: getattr(cfg.names, group) for group in NAMED_IN_LABEL}
-    chosen = [f"{group}='{name}'" for group, name in own.items() if name in options(group)]
+    options_of_run = [f"{group}='{name}'" for group, name in own.items() if name in options(group)]
     if cfg.study in options("experiment"):
         overrides.append(f"experiment='{cfg.study}'")
     elif cfg.study == f"{own['data']}_{own['model']}":
@@ -166,13 +167,13 @@ def _usual(cfg: RunConfig, searchpath: tuple[str, ...]) -> RunConfig:
     usual = _composed_once(_search_path(), tuple(overrides))
     if all(getattr(usual.names, group) == name for group, name in own.items()):
         return usual
-    with_options = _composed_once(_search_path(), (*overrides, *chosen))
+    with_options = _composed_once(_search_path(), (*overrides, *options_of_run))
     unknown = {group: getattr(cfg, group) for group in own if own[group] not in options(group)}
     return replace(with_options, names=usual.names, **unknown)
 
 
 def _search_path() -> tuple[str, ...]:
-    """Where Hydra looks for YAML files, but for `hydra.searchpath`."""
+    """Where Hydra looks for YAML files, apart from `hydra.searchpath`."""
     loader = GlobalHydra.instance().config_loader()
     return tuple(element.path for element in loader.get_search_path().get_path())
 

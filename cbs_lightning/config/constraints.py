@@ -1,4 +1,4 @@
-"""What a value of the configuration may be, and the line that a user reads where it is not."""
+"""What values a key may have, and the line that a user reads otherwise."""
 
 import math
 import re
@@ -67,7 +67,7 @@ class Single:
 
 
 class Members:
-    """Groups of keys by names, which may be those of folders."""
+    """Groups of keys by name; the names may be those of folders."""
 
     def check(self, key: str, value: Any) -> None:
         for name, settings in value.items():
@@ -93,7 +93,7 @@ class FolderName:
 
 @dataclass(frozen=True)
 class OptionName:
-    """Of an option of a group, such as `adam`."""
+    """The name of an option of a group, such as `adam`."""
 
     others: tuple[None, ...] = ()
 
@@ -105,8 +105,8 @@ class OptionName:
         require(valid, key, value, "must be an option's name: letters, digits and . _ -")
 
 
-class Label:
-    """Of a variant: a line of text."""
+class TextLine:
+    """A line of text, such as the label of a variant."""
 
     def check(self, key: str, value: Any) -> None:
         valid = (
@@ -131,7 +131,7 @@ class Factors:
 
 
 Constraint = (
-    Single | Whole | Positive | Flag | OneOf | PathName | FolderName | OptionName | Label
+    Single | Whole | Positive | Flag | OneOf | PathName | FolderName | OptionName | TextLine
     | PackageNames | Factors | Members
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""A run's DataModule, built from the configuration, and what it says of its data."""
+"""Builds a run's DataModule from the configuration."""
 
 import inspect
 
@@ -27,7 +27,7 @@ def build_datamodule(cfg: RunConfig) -> L.LightningDataModule:
 
 
 def taken_by(datamodule: type) -> list[str]:
-    """Those of the given that its constructor names; with **kwargs also the batch size."""
+    """The given arguments that its constructor names; with **kwargs, also the batch size."""
     parameters = inspect.signature(datamodule).parameters
     anything = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     also = GIVEN if issubclass(datamodule, ImageDataModule) else ("batch_size",)
@@ -35,7 +35,7 @@ def taken_by(datamodule: type) -> list[str]:
 
 
 def mistake(name: str, group: str, error: InstantiationException) -> UserError:
-    """What a class of the user's raised when it was built, or what this project's refused."""
+    """The error of a user's class when it was built, or of this project's check."""
     cause = error.__cause__ or error
     if isinstance(cause, UserError):
         return cause
@@ -44,9 +44,10 @@ def mistake(name: str, group: str, error: InstantiationException) -> UserError:
 
 
 def fingerprint(cfg: RunConfig) -> str | None:
-    """What tells the data from others under the same name; None: the class has no such attribute.
+    """What distinguishes the data from other data of the same name; None if the class has no such
+    attribute.
 
-    It is read off a DataModule that was built and not set up.
+    Read from a DataModule that was built but not set up.
     """
     try:
         target = get_object(str(cfg.data.get("_target_")))

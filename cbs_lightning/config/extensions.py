@@ -1,4 +1,4 @@
-"""The groups by which a run is added to: its scheduler, callbacks and loggers."""
+"""The groups that add to a run: its scheduler, callbacks and loggers."""
 
 import importlib.util
 import inspect
@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.loggers import Logger, MLFlowLogger, WandbLogger
 
+from cbs_lightning.commands import install_command
 from cbs_lightning.config.constraints import Flag, Positive, Whole, is_number, one_of
 from cbs_lightning.config.identity import NEUTRAL, OWN
 from cbs_lightning.config.schema import RunConfig, Settings
@@ -37,7 +38,7 @@ STEP_HOOKS = (
 
 
 def check_extensions(cfg: RunConfig) -> None:
-    """Raise `ConfigError` for the first that cannot be built."""
+    """Raise `ConfigError` for the first one that cannot be built."""
     _check_scheduler(cfg)
     for name, settings in cfg.callbacks.items():
         _check_callback(f"callbacks.{name}", settings)
@@ -46,7 +47,7 @@ def check_extensions(cfg: RunConfig) -> None:
 
 
 def loop_obstacles(cfg: RunConfig) -> list[str]:
-    """What of the configuration needs a loop that makes one step per call of `training_step`."""
+    """The parts of the configuration that need one step per call of `training_step`."""
     found = steps_must_be_single(cfg.trainer)
     for name, settings in cfg.callbacks.items():
         built = get_object(settings["_target_"])
@@ -56,7 +57,7 @@ def loop_obstacles(cfg: RunConfig) -> list[str]:
 
 
 def scheduler_arguments(settings: Settings) -> Settings:
-    """Without a horizon that is null."""
+    """The scheduler's arguments, without a horizon that is null."""
     return {k: v for k, v in settings.items() if k not in (SAMPLES, EPOCHS) or v is not None}
 
 
@@ -120,14 +121,14 @@ def _check_callback(key: str, settings: Settings) -> None:
 
 
 def _check_logger(key: str, settings: Settings) -> None:
-    """It is not built: that may reach out to a server."""
+    """Check a logger without building it, which might contact a server."""
     built = _target(key, settings)
     target = settings["_target_"]
     valid = inspect.isclass(built) and issubclass(built, Logger)
     require(valid, f"{key}._target_", target, "must be a class derived from lightning's Logger")
     for kind, package in EXTRAS.items():
         absent = issubclass(built, kind) and importlib.util.find_spec(package) is None
-        install = f"the package {package} is not installed: pip install 'cbs_lightning[{package}]'"
+        install = f"needs the package {package}: {install_command(package)}"
         require(not absent, f"{key}._target_", target, install)
     _check_arguments(key, built, settings, given=GIVEN_TO_LOGGER)
 
@@ -149,7 +150,7 @@ def _check_arguments(
     given: Collection[str] = (),
     also: Collection[str] = (),
 ) -> None:
-    """The keys must be parameters of what is built, but those that are `given` to it."""
+    """The keys must be parameters of the class, apart from those that are `given` to it."""
     parameters = inspect.signature(built).parameters
     if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
         also = [*also, *(name for name in settings if name not in given)]

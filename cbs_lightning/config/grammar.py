@@ -1,11 +1,11 @@
-"""Values as Hydra's command line reads them."""
+"""Writes values so that Hydra's command line reads them correctly."""
 
 import re
 from shlex import quote
 
 
 def quoted(text: str) -> str:
-    """The text as one value, whatever signs it has that mean something to Hydra."""
+    """The text as one value, even if it contains signs that mean something to Hydra."""
     # Backslashes count only where a quote follows them.
     escaped = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + found[2].replace("'", r"\'"), text)
     return f"'{escaped}'"
@@ -17,6 +17,6 @@ def list_of(texts: list[str]) -> str:
 
 
 def in_quotes(key: str, value: str) -> str:
-    """How a shell is told the value as it is, past Hydra's grammar."""
+    """The override as typed in a shell, quoted for the shell and for Hydra."""
     inner = quoted(value) if '"' in value or "\\" in value else f'"{value}"'
     return quote(f"{key}={inner}")

@@ -1,4 +1,4 @@
-"""What tells runs apart: the hash of all that decides their losses, and a label for people."""
+"""What distinguishes runs: the hash of all that affects their losses, and a readable label."""
 
 import hashlib
 import inspect
@@ -44,7 +44,7 @@ NOT_IN_LABEL = ("batch_size", "seed")  # a curve runs over the one, its points o
 
 
 def config_hash(cfg: RunConfig) -> str:
-    """The same for configurations whose losses are the same, whatever ends their runs."""
+    """A hash that is the same for configurations with the same losses, whatever ends their runs."""
     values = identity(cfg)
     if not cfg.rules.any:
         del values["lr_reference_batch_size"]
@@ -63,12 +63,12 @@ def _fingerprint(cfg: RunConfig) -> str | None:
 
 
 def canonical(value: Any) -> str:
-    """Plain values as text; 1 and 1.0 are one setting."""
+    """Plain values as text; 1 and 1.0 are the same setting."""
     return re.sub(r"(?<=\d)\.0\b", "", json.dumps(value, sort_keys=True, default=str))
 
 
 def identity(cfg: RunConfig) -> dict[str, Any]:
-    """All that decides the losses, by the dotted key."""
+    """Everything that affects the losses, by dotted key."""
     trainer = {k: v for k, v in cfg.trainer.items() if k not in NEUTRAL_TRAINER_KEYS}
     scheduler = cfg.scheduler if cfg.scheduler.get("_target_") != CONSTANT else {}
     others = {"scheduler": scheduler, "callbacks": _callbacks(cfg), "trainer": trainer}
@@ -79,7 +79,7 @@ def identity(cfg: RunConfig) -> dict[str, Any]:
 
 @cache
 def _may_schedule_by_budget(target: str) -> bool:
-    """Whether a module's code has to do with schedules or with how long it trains."""
+    """Whether a module's code deals with schedules or with the length of training."""
     from hydra.utils import get_class
 
     try:
@@ -91,7 +91,7 @@ def _may_schedule_by_budget(target: str) -> bool:
 
 
 def _callbacks(cfg: RunConfig) -> dict[str, Settings]:
-    """Those that may decide losses."""
+    """The callbacks that may affect losses."""
     return {
         name: {k: v for k, v in settings.items() if k != NEUTRAL}
         for name, settings in cfg.callbacks.items()
@@ -100,11 +100,11 @@ def _callbacks(cfg: RunConfig) -> dict[str, Settings]:
 
 
 def variant_label(cfg: RunConfig, usual: RunConfig) -> str:
-    """What distinguishes a run of its study beyond batch size and seed.
+    """What distinguishes a run within its study, besides batch size and seed.
 
-    The optimizer's name, those of data, model and scheduler where the study usually has others, and
-    whatever else decides the losses and is not as in `usual`: the study's own experiment or the
-    plain defaults, with the run's data, model and scheduler as they come.
+    The optimizer's name, those of data, model and scheduler if the study usually has others, and
+    everything else that affects the losses and differs from `usual`: the study's own experiment or
+    the plain defaults, with the run's data, model and scheduler at their own defaults.
     """
     label = [cfg.names.optimizer]
     left_out = list(NOT_IN_LABEL)
@@ -127,7 +127,7 @@ def variant_label(cfg: RunConfig, usual: RunConfig) -> str:
 def _word(
     key: str, values: Mapping[str, Any], usual_values: Mapping[str, Any], *, alone: bool
 ) -> str:
-    """Of the label, for a key whose value is not the usual one; `alone`: with its last name."""
+    """The label's word for a key with an unusual value; `alone`: use only its last name."""
     group, _, last = key.rpartition(".")
     added = group.removeprefix("callbacks.")
     if last == "_target_" and added != group and (key in values) != (key in usual_values):
@@ -138,7 +138,7 @@ def _word(
 
 
 def hyperparameters(cfg: RunConfig, data_size: int) -> dict[str, Any]:
-    """The optimizer's settings at the run's batch size but its learning rate."""
+    """The optimizer's settings at the run's batch size, without the learning rate."""
     settings = flatten(cfg.optimizer_settings(data_size))
     return {k: v for k, v in settings.items() if k != "lr" and not k.startswith("_")}
 
@@ -155,7 +155,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _name(key: str) -> str:
-    """A key as a label has it: the last part, and in an optimizer's group also which that is."""
+    """A key as shown in a label: its last part and, in a parameter group, the name of the group."""
     group, _, name = key.rpartition(".")
     return f"{group.rpartition('.')[2]}.{name}" if f".{KEY}." in key else name
 

@@ -1,4 +1,4 @@
-"""Whether an optimizer can be built with its settings, and those of its parameter groups."""
+"""Checks that an optimizer can be built with its settings and those of its parameter groups."""
 
 import inspect
 import re
@@ -8,26 +8,27 @@ from typing import Any
 import torch
 from hydra.utils import get_object, instantiate
 
+from cbs_lightning.commands import install_command
 from cbs_lightning.config.constraints import Flag, Positive, Whole, is_fraction, is_number, one_of
 from cbs_lightning.config.schema import Settings
 from cbs_lightning.errors import ConfigError, require
 from cbs_lightning.optim.groups import CONDITIONS, KEY, conditions_of
 
+NEEDS_CLOSURE = "needs several losses per step (a closure); choose one that needs a single loss"
 # Packages that are not installed with this project, and its extras that install them.
 EXTRAS = {"pytorch_optimizer": "optimizers", "schedulefree": "optimizers"}
 
 
 def require_package(optimizer: Settings, name: str) -> None:
-    """Raise `ConfigError` for an optimizer of an optional package that is not there."""
+    """Raise `ConfigError` for an optimizer from an optional package that is not installed."""
     package = str(optimizer.get("_target_")).partition(".")[0]
     if package in EXTRAS and find_spec(package) is None:
-        distribution, extra = package.replace("_", "-"), EXTRAS[package]
-        install = f"pip install {distribution}, or this project with its extra [{extra}]"
+        distribution, install = package.replace("_", "-"), install_command(EXTRAS[package])
         raise ConfigError("optimizer", name, f"needs the package {distribution}: {install}")
 
 
 def check_optimizer(optimizer: Settings, name: str) -> None:
-    """Raise `ConfigError` for the first setting that cannot be."""
+    """Raise `ConfigError` for the first invalid setting."""
     Positive().check("optimizer.lr", optimizer.get("lr"))
     _check_values("optimizer", optimizer, optimizer["_target_"])
     groups = optimizer.get(KEY, {})
@@ -49,7 +50,7 @@ def check_optimizer(optimizer: Settings, name: str) -> None:
     # A step to try it would open the GPU, in a process that may be a sweep's.
     closure = inspect.signature(made.step).parameters.get("closure")
     once = closure is None or closure.default is not inspect.Parameter.empty
-    require(once, "optimizer", name, "needs several losses a step; here a step is one batch")
+    require(once, "optimizer", name, NEEDS_CLOSURE)
     dense = not isinstance(made, torch.optim.SparseAdam)
     require(dense, "optimizer", name, "needs sparse gradients; those of nets here are dense")
 
@@ -75,7 +76,7 @@ def _check_values(prefix: str, settings: Settings, target: str) -> None:
 
 
 def _check_numbers(prefix: str, settings: Settings, target: str) -> None:
-    """What an optimizer has a number for must be one, which not every optimizer checks."""
+    """Numeric settings must be numbers, which not every optimizer checks itself."""
     for name, parameter in inspect.signature(get_object(target)).parameters.items():
         default = parameter.default
         if name in settings and isinstance(default, int | float) and not isinstance(default, bool):

@@ -1,4 +1,4 @@
-"""A run's stored configuration, to be run again."""
+"""Runs a stored configuration again."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -27,10 +27,11 @@ def repeated(
     *,
     quiet: bool,
 ) -> tuple[Settings, dict[str, Any]]:
-    """What the run directory `repeat` stores, and its names, under the command line's own.
+    """The configuration stored in the run directory `repeat`, and its names, under the command
+    line's.
 
-    What the stored one does not say is as in `values`, and so is what `overrides` override. Where
-    it is not what the result beside it was made with, a line says so, unless `quiet`.
+    What it does not contain comes from `values`, and so does everything in `overrides`. If it does
+    not match the result beside it, a line says so, unless `quiet`.
     """
     load_frameworks()  # only where it is needed, since it takes seconds
     from cbs_lightning.config.trust import check_targets
@@ -59,7 +60,7 @@ def repeated(
 
 
 def _updated(defaults: Any, stored: Any) -> Any:
-    """A group of keys takes what is stored key by key, since it may have got new ones since."""
+    """A group takes the stored values key by key, because it may have new keys since."""
     if isinstance(defaults, DictConfig) and isinstance(stored, dict):
         return OmegaConf.merge(defaults, stored)
     return stored

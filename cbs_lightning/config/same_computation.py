@@ -1,6 +1,7 @@
-"""Configurations whose losses are the same computation, although their hashes differ.
+"""Finds configurations whose losses are the same computation although their hashes differ.
 
-A batch larger than the data set is the whole data set, and slices as large as a batch are none.
+A batch larger than the data set is the whole data set, and a slice at least as large as the batch
+is no slice.
 """
 
 import re
@@ -18,7 +19,7 @@ DIRECTORY = re.compile(r"-b(\d+)-seed(\d+)-[0-9a-f]{8}")  # the end of its name
 
 
 def computation_hash(cfg: RunConfig, data_size: int | None) -> str:
-    """The same for configurations whose losses are the same computation.
+    """A hash that is the same for configurations whose losses are the same computation.
 
     Args:
         cfg: the configuration.
@@ -44,7 +45,7 @@ def runs_of_same_computation(cfg: RunConfig, data_size: int | None) -> Iterator[
 
 
 def _may_be_same(path: Path, cfg: RunConfig, data_size: int | None) -> bool:
-    """As far as the directory's name tells: most results need not be read."""
+    """Whether the directory's name allows it, so that most results need not be read."""
     found = DIRECTORY.search(path.name)
     if found is None or int(found[2]) != cfg.seed:
         return False
@@ -52,7 +53,7 @@ def _may_be_same(path: Path, cfg: RunConfig, data_size: int | None) -> bool:
 
 
 def _is_same(result: Result, cfg: RunConfig, data_size: int | None) -> bool:
-    """Whether the run has this configuration but for what makes no difference."""
+    """Whether the run has this configuration, apart from what makes no difference."""
     other = replace(cfg, batch_size=result.batch_size, micro_batch_size=result.micro_batch_size)
     if computation_hash(other, data_size) != computation_hash(cfg, data_size):
         return False

@@ -14,7 +14,6 @@ from cbs_lightning.config.constraints import (
     Factors,
     Flag,
     FolderName,
-    Label,
     Members,
     OneOf,
     OptionName,
@@ -22,6 +21,7 @@ from cbs_lightning.config.constraints import (
     PathName,
     Positive,
     Single,
+    TextLine,
     Whole,
 )
 from cbs_lightning.errors import ConfigError, UserError, did_you_mean, require
@@ -37,7 +37,7 @@ Schema = TypeVar("Schema")
 
 @dataclass(frozen=True)
 class StopConfig:
-    """When a run ends. It decides no loss, so it is not part of the run's hash."""
+    """When a run ends. This does not affect the losses, so it is not part of the run's hash."""
 
     loss: Annotated[float, Positive()]  # the threshold
     rule: Annotated[RuleName, OneOf(RuleName)]  # how the loss is read off the steps
@@ -65,7 +65,7 @@ class ProgressConfig:
 
 @dataclass(frozen=True)
 class NoiseConfig:
-    """What is measured beside training. It decides no loss, so it is not part of the hash."""
+    """What is measured during training. It does not affect the losses, so it is not hashed."""
 
     probes: Annotated[int, Whole(0, 10_000)] = 0  # probes of a run; 0: none
     samples: Annotated[int, Whole(4)] = 2048  # samples of a probe, over which gradients are taken
@@ -86,13 +86,13 @@ class NoiseConfig:
 
 @dataclass(frozen=True)
 class Names:
-    """Which option of each group was chosen, and the variant that this makes of the run."""
+    """The chosen option of each group, and the resulting variant of the run."""
 
     data: Annotated[str, OptionName()]
     model: Annotated[str, OptionName()]
     optimizer: Annotated[str, OptionName()]
     experiment: Annotated[str | None, OptionName(others=(None,))]
-    variant: Annotated[str, Label()] = ""
+    variant: Annotated[str, TextLine()] = ""
     scheduler: Annotated[str, OptionName()] = "constant"  # runs from before there were any have it
 
 

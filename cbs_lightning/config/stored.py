@@ -1,4 +1,4 @@
-"""A run's `config.yaml` as it is found: it may be damaged, or somebody else's."""
+"""Reads a run's `config.yaml`, which may be damaged or come from somebody else."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,7 +54,7 @@ def _text(path: Path) -> str:
 
 
 def _parsed(text: str) -> Any:
-    """Refused before anything is made of it: what YAML can do beyond plain values."""
+    """Refuse, before anything is built, whatever YAML can do beyond plain values."""
     depth = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:

@@ -1,4 +1,4 @@
-"""Lightning's Trainer: which of its flags are passed on, and which key to use instead of others."""
+"""Flags of Lightning's Trainer: which are passed on, and which keys replace the others."""
 
 from collections.abc import Callable
 from typing import Any
@@ -57,10 +57,10 @@ INSTEAD = {
 
 
 def check_trainer(trainer: Settings, has_gpu: Callable[[str], bool] | None) -> None:
-    """Raise `ConfigError` for the first flag that cannot be.
+    """Raise `ConfigError` for the first invalid flag.
 
-    `has_gpu` tells whether this machine has a GPU of the kind `cuda` or `mps`; None: the run may be
-    another machine's.
+    `has_gpu` says whether this machine has a GPU of the kind `cuda` or `mps`; None means that the
+    run may be for another machine.
     """
     for key, value in trainer.items():
         if (reason := refusal(str(key))) is not None:
@@ -83,7 +83,7 @@ def check_trainer(trainer: Settings, has_gpu: Callable[[str], bool] | None) -> N
 
 
 def refusal(key: str) -> str | None:
-    """Why there is no `trainer.<key>`, and what to set instead; None where there is."""
+    """Why there is no `trainer.<key>`, and what to set instead; None if there is one."""
     if key in PASSED_ON:
         return None
     if key in INSTEAD:
@@ -93,7 +93,7 @@ def refusal(key: str) -> str | None:
 
 
 def steps_must_be_single(trainer: Settings) -> list[str]:
-    """The flags that mean something only where each call of `training_step` is one step."""
+    """The flags that need every call of `training_step` to be one step."""
     keys = ("gradient_clip_val", "val_check_interval")
     return [f"trainer.{key}={trainer[key]}" for key in keys if trainer.get(key) is not None]
 

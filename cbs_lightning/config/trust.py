@@ -1,4 +1,4 @@
-"""What a configuration that was read back may build: it may be somebody else's."""
+"""What a stored configuration may build, because it may come from somebody else."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The data sets, each a LightningDataModule on one in-memory loader."""
+"""The data sets: LightningDataModules with an in-memory loader."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""What every data set shares: a LightningDataModule on the in-memory loader."""
+"""The common part of all image data sets: a LightningDataModule with the in-memory loader."""
 
 from abc import ABC, abstractmethod
 from functools import cache
@@ -23,8 +23,8 @@ class Split(NamedTuple):
 class ImageDataModule(L.LightningDataModule, ABC):
     """A data set of images, loaded once per process.
 
-    A new data set says what it is in the class attributes and implements `load`; one that has to
-    be fetched or found implements `prepare`, which raises `DataError` where it cannot.
+    A new data set describes itself in the class attributes and implements `load`. One that has to
+    be downloaded or found implements `prepare`, which raises `DataError` if that fails.
     """
 
     in_channels: ClassVar[int]
@@ -54,7 +54,7 @@ class ImageDataModule(L.LightningDataModule, ABC):
 
     @classmethod
     def prepare(cls, data_dir: Path) -> None:
-        """Find the data or fetch it, and check that it is what it should be."""
+        """Find the data or download it, and check that it is what it should be."""
 
     @classmethod
     @abstractmethod
@@ -120,7 +120,7 @@ def _loaded(data: type[ImageDataModule], data_dir: Path) -> Split:
 
 
 def _check(data: type[ImageDataModule], images: Images) -> None:
-    """What a new data set is most easily wrong about."""
+    """Check the mistakes that a new data set most easily makes."""
     pixels, labels = images.pixels, images.labels
     shape = f"N x H x W x {data.in_channels}"
     if pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[3] != data.in_channels:

@@ -1,4 +1,4 @@
-"""A data set's files on disk: checked by size and checksum, fetched whole or not at all."""
+"""The files of a data set: checked by size and checksum, downloaded completely or not at all."""
 
 import gzip
 import hashlib
@@ -53,7 +53,7 @@ def _problem(path: Path, expected: Checksum) -> str | None:
 
 
 def _packed(path: Path) -> str:
-    """What is wrong where a file is missing, and may be there under this name."""
+    """The reason why a file is missing, if a packed one of this name is there."""
     try:
         with gzip.open(path) as file:
             file.read(1)
@@ -78,7 +78,7 @@ class _HTTPSOnly(BaseHandler):
 
 @contextmanager
 def https_only() -> Iterator[None]:
-    """Nothing is fetched but over https: no other mirror, no redirection, no second try."""
+    """While inside, only https is used: no other mirror, no redirection, no second try."""
     before = getattr(urllib.request, "_opener", None)
     urllib.request.install_opener(urllib.request.build_opener(_HTTPSOnly))
     try:
@@ -88,14 +88,14 @@ def https_only() -> Iterator[None]:
 
 
 def _first_reason(error: BaseException) -> BaseException:
-    """torchvision tries http where https failed: why https failed is the reason."""
+    """Why https failed, which is the real reason when torchvision then tries http."""
     while isinstance(error, InsecureError) and error.__context__ is not None:
         error = error.__context__
     return error
 
 
 def _move(arrived: Path, destination: Path) -> None:
-    """At once where nothing is there yet, so that a kill leaves no half of a data set."""
+    """Move all at once if nothing is there yet, so that a kill leaves no partial data set."""
     if destination.exists():
         shutil.copytree(arrived, destination, dirs_exist_ok=True)
     else:

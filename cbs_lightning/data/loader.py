@@ -1,4 +1,4 @@
-"""The one loader: a data set that is a tensor on the training device."""
+"""The loader of the image data sets, which are tensors on the training device."""
 
 import itertools
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ class Images:
 
 @dataclass(frozen=True)
 class Normalization:
-    """Per channel, of pixels in [0, 1]."""
+    """Mean and standard deviation per channel, of pixels in [0, 1]."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -105,7 +105,7 @@ class InMemoryLoader:
         return self.batch_size if whole else len(self.images) - first
 
     def samples_in(self, steps: int) -> int:
-        """In so many batches from the first epoch's first on; an epoch's last may be short."""
+        """The samples in this many batches from the start; the last of an epoch may be short."""
         epochs, batches = divmod(steps, self.steps_per_epoch)
         whole = self.steps_per_epoch * self.batch_size if self.replacement else len(self.images)
         return epochs * whole + batches * self.batch_size
@@ -150,7 +150,7 @@ class InMemoryLoader:
         return self.augmentation.draw(samples, generator(self.seed, self.epoch, 1))
 
     def sample(self, size: int, rng: torch.Generator) -> Batch:
-        """So many samples drawn independently, augmented as in training; the order stays."""
+        """This many samples, drawn independently, augmented as in training; the order is kept."""
         device = self.images.labels.device
         indices = torch.randint(len(self.images), (size,), generator=rng)
         draws = torch.empty(0)

@@ -1,4 +1,4 @@
-"""Anybody's training loader, made to repeat: what a batch holds depends on its place alone."""
+"""Makes any training loader repeatable: the contents of a batch depend only on its place."""
 
 import random
 from collections.abc import Iterable, Iterator
@@ -36,7 +36,7 @@ class Place(NamedTuple):
 
 
 class CountingLoader:
-    """Batches of one epoch after the other. It counts them, so that a run can go on from any.
+    """Batches of one epoch after the other, counted so that a run can resume from any of them.
 
     Lightning saves and restores its state. `len` is that of an epoch, in slices.
     """
@@ -61,11 +61,11 @@ class CountingLoader:
 
 
 class RepeatableLoader(CountingLoader):
-    """A loader of a map-style data set in the order that (seed, epoch) give, or in the data's own.
+    """A loader of a map-style data set in an order given by (seed, epoch), or in the data's own.
 
-    What samples and batches draw from torch's, numpy's and Python's random numbers follows from
-    the seed, the epoch and the batch, whatever the number of workers. With `slice_size` every batch
-    is handed over in slices of so many samples.
+    Whatever samples and batches draw from the random numbers of torch, numpy and Python depends on
+    the seed, the epoch and the batch, not on the number of workers. With `slice_size`, every batch
+    is handed over in slices of that many samples.
     """
 
     def __init__(self, loader: DataLoader[Any], seed: int, slice_size: int | None = None) -> None:
@@ -132,10 +132,10 @@ class RepeatableLoader(CountingLoader):
 
 
 class KeptLoader(CountingLoader):
-    """A loader whose order is its own: an iterable data set's, or that of a sampler of the user's.
+    """A loader with its own order: that of an iterable data set, or of a user's sampler.
 
-    Every epoch begins with random numbers that follow from (seed, epoch). A run that goes on has it
-    begin the epoch again and passes over what was trained: exact if it yields the same again.
+    Every epoch begins with random numbers that depend on (seed, epoch). A resumed run restarts the
+    epoch and skips what was trained, which is exact if the loader yields the same again.
     """
 
     def __init__(self, loader: Iterable[Any], seed: int, batch_size: int) -> None:
@@ -169,7 +169,7 @@ class KeptLoader(CountingLoader):
 
 
 def is_repeatable(loader: Any) -> bool:
-    """Whether the order is plain: the data's own, or one shuffled anew each epoch."""
+    """Whether the order is simple: the data's own, or reshuffled every epoch."""
     if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset):
         return False
     if type(loader.batch_sampler) is not BatchSampler:
@@ -191,7 +191,7 @@ class _Places:
 
 
 class _Fetching(Dataset[Any]):
-    """Fetches whole batches, with random numbers that follow from their places."""
+    """Fetches whole batches, with random numbers that depend on their places."""
 
     def __init__(self, loader: DataLoader[Any], seed: int) -> None:
         self.samples: Any = loader.dataset

@@ -1,11 +1,11 @@
-"""Random numbers that depend on the seed and their place in a run, and on nothing before them."""
+"""Random numbers that depend only on the seed and the place in a run."""
 
 import numpy as np
 import torch
 
 
 def seed_of(seed: int, *place: int) -> int:
-    """For one place, such as an epoch, of the run with this seed."""
+    """The seed for one place, such as an epoch, of the run with this seed."""
     state = np.random.SeedSequence((seed, *place)).generate_state(1, np.uint64)
     return int(state[0]) & (2**63 - 1)
 

@@ -1,7 +1,7 @@
 """Text cut into sequences of bytes: ordinary DataModules, with torch's own loader.
 
-Nothing in them knows of thresholds or hashes; `fingerprint` and `tokens_per_sample` are all that
-they tell beyond what Lightning asks for.
+They know nothing about thresholds or hashes. `fingerprint` and `tokens_per_sample` are all that
+they have beyond what Lightning requires.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ TEST_FOLDERS = {"test", "tests", "idle_test"}  # which many installations of Pyt
 
 
 class Sequences(Dataset[Sample]):
-    """A text in consecutive sequences of so many bytes; what is left at its end is not used."""
+    """A text as consecutive sequences of equal length in bytes; the rest at its end is unused."""
 
     def __init__(self, text: bytes, length: int) -> None:
         self.tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8)
@@ -49,9 +49,9 @@ class Sequences(Dataset[Sample]):
 
 
 class TextDataModule(L.LightningDataModule, ABC):
-    """Sequences of one text, in an order that the seed decides.
+    """Sequences of one text, in an order that depends on the seed.
 
-    A new text implements `text`; one that has to be fetched also `prepare_data`.
+    A new text implements `text`; one that has to be downloaded also implements `prepare_data`.
 
     Args:
         batch_size: sequences per batch.
@@ -90,7 +90,8 @@ class StandardLibrary(TextDataModule):
 
     @property
     def fingerprint(self) -> str:
-        """Another Python has another library: runs on the two are different runs."""
+        """The contents' hash: another Python version has another library, so its runs are
+        different."""
         return _sha256(self.text())
 
 

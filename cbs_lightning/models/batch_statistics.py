@@ -1,4 +1,4 @@
-"""BatchNorm's statistics for other weights than those that were trained, such as an average."""
+"""BatchNorm's statistics for weights that were not trained themselves, such as an average."""
 
 from collections.abc import Iterable
 

@@ -1,6 +1,6 @@
 """The fast loop: many optimizer steps per call of `training_step`.
 
-It keeps Lightning's overhead off small batches; Lightning's hooks around a single step are not
+It avoids Lightning's overhead for small batches; Lightning's hooks around a single step are not
 called. Nothing here waits for the device.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Steps(TypedDict):
-    """What the steps of one chunk saw, one entry a step, on the training device."""
+    """What the steps of one chunk recorded, one entry per step, on the training device."""
 
     loss: Tensor  # mean of the batch
     correct: Tensor
@@ -28,11 +28,11 @@ class Steps(TypedDict):
 
 
 def train_chunk(model: "Classifier", chunk: list[Batch]) -> Steps:
-    """One optimizer step per batch, as far as the budget goes.
+    """Make one optimizer step per batch, as far as the budget allows.
 
-    A batch larger than `micro_batch_size` is worked in slices whose gradients add up to that of
-    the batch's mean loss; BatchNorm then sees the slices. A step's learning rate is the optimizer's
-    times the factor of the `rate_schedule`, and as it was again after the chunk.
+    A batch larger than `micro_batch_size` is processed in slices whose gradients add up to that of
+    the batch's mean loss; BatchNorm then sees the slices. The learning rate of a step is the
+    optimizer's times the factor of the `rate_schedule`, and is restored after the chunk.
     """
     trainer = model.trainer
     optimizer = model.optimizers(use_pl_optimizer=False)

@@ -1,4 +1,4 @@
-"""What every image classifier of this project shares."""
+"""The common part of this project's image classifiers."""
 
 import inspect
 import itertools
@@ -71,7 +71,7 @@ class Classifier(L.LightningModule, ABC):
 
     @abstractmethod
     def build_net(self, in_channels: int, num_classes: int) -> nn.Module:
-        """The net; with a third parameter `image_size` it is told height and width as well."""
+        """The net; if it has a third parameter `image_size`, that is height and width."""
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.net(images)
@@ -98,7 +98,7 @@ class Classifier(L.LightningModule, ABC):
         self.log("test_accuracy", self.test_accuracy, on_step=False, on_epoch=True, batch_size=1)
 
     def on_test_start(self) -> None:
-        """An optimizer that shows an average of its weights now has other statistics for them."""
+        """Recompute statistics for an optimizer that evaluates an average of its weights."""
         data: Any = getattr(self.trainer, "datamodule", None)
         if isinstance(data, ImageDataModule) and any(map(switches, self.trainer.optimizers)):
             loader: Any = data.train_dataloader()

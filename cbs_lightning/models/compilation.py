@@ -1,6 +1,6 @@
-"""torch.compile of a run's net: where each mode works, and what it asks of the run.
+"""torch.compile for a run's net: where each mode works, and what it requires.
 
-A mode is `default`, or `reduce-overhead`: CUDA graphs.
+A mode is `default`, or `reduce-overhead` (CUDA graphs).
 """
 
 import sysconfig
@@ -20,7 +20,7 @@ MODES = ("default", CUDA_GRAPHS)
 
 
 def obstacle(mode: str, device: str) -> str | None:
-    """Why a mode does not work on this type of device here, in a line; None: it does."""
+    """Why a mode does not work on this type of device here, in a line; None if it works."""
     if mode == CUDA_GRAPHS and device != "cuda":
         return "CUDA graphs need a CUDA GPU; allowed here: null, default"
     if device == "cuda" and not has_triton():
@@ -45,9 +45,9 @@ def _has_cpp_compiler() -> bool:
 def compile_net(
     model: Classifier, mode: str, *, deterministic: bool, took: Callable[[float], None]
 ) -> None:
-    """Let the net be compiled at its first step, and once more for each other size of a batch.
+    """Compile the net at its first step, and again for each other batch size.
 
-    A run depends on nothing that an earlier one of this process compiled. `took` is told the
+    A run does not depend on what earlier runs of this process compiled. `took` is called with the
     seconds of each compilation.
     """
     torch.compiler.reset()
@@ -61,14 +61,14 @@ def compile_net(
 
 
 def is_of_compiler(error: BaseException) -> bool:
-    """Whether torch's or the system's compiler failed, not the net itself."""
+    """Whether torch's or the system's compiler failed, and not the net itself."""
     from torch._dynamo.exc import BackendCompilerFailed
 
     return isinstance(error, BackendCompilerFailed)
 
 
 def uncompiled(mode: str | None) -> AbstractContextManager[Any]:
-    """For a single pass, which is not worth compiling."""
+    """While inside, the net is not compiled: for a single pass that is not worth compiling."""
     return torch.compiler.set_stance("force_eager") if mode else nullcontext()
 
 

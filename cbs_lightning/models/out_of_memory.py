@@ -1,4 +1,4 @@
-"""Whether an error says that memory was short."""
+"""Recognises errors that mean a lack of memory."""
 
 import torch
 

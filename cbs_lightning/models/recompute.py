@@ -1,7 +1,7 @@
-"""Activation checkpointing: a block keeps its input and computes the rest again when needed.
+"""Activation checkpointing: a block keeps its input and recomputes the rest when needed.
 
-Exact: the batch is whole, so BatchNorm's statistics are those of the batch, and its running
-statistics are updated by the first computation only.
+This is exact: BatchNorm sees the whole batch, and its running statistics are updated by the first
+computation only.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def recompute_blocks(net: nn.Module) -> int:
 
 
 def blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """What a net has rows of: the elements of its Sequentials that have layers of their own."""
+    """The blocks of a net: the elements of its Sequentials that have layers of their own."""
     for child in module.children():
         is_block = isinstance(module, nn.Sequential) and not isinstance(child, nn.Sequential)
         if is_block and any(True for _ in child.children()):

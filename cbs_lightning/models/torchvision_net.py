@@ -1,4 +1,4 @@
-"""Any of torchvision's classifiers, its first convolution made for the images' channels."""
+"""Any of torchvision's classifiers, with a first convolution for the images' channels."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from cbs_lightning.models.classifier import Classifier
 
 
 def classifier_names() -> list[str]:
-    """Of torchvision's nets, those that are made without a download."""
+    """The names of torchvision's nets that can be built without a download."""
     names: list[str] = list_models(module=torchvision.models)
     return names
 

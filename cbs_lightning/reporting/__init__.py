@@ -1,1 +1,1 @@
-"""A study becomes figures, tables, an HTML report and TensorBoard pages. Never trains."""
+"""Turns a study into figures, tables, an HTML report and TensorBoard pages. Never trains."""

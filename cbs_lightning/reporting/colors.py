@@ -1,4 +1,4 @@
-"""A colour per optimizer, related within a family; what shares a family differs by its marks."""
+"""A colour for each optimizer, similar within a family; marks distinguish its variants."""
 
 from collections.abc import Iterable
 from itertools import count, cycle
@@ -34,7 +34,7 @@ OTHER_COLORS = ("#882255", "#44AA99", "#332288", "#999933", "#AA4499", "#661100"
 
 
 def colors_of(optimizers: Iterable[str]) -> dict[str, str]:
-    """Colours by optimizer; those without one of their own take the other colours in turn."""
+    """Colours by optimizer; those without a fixed colour get the remaining ones in turn."""
     others = sorted(set(optimizers) - COLORS.keys())
     return COLORS | dict(zip(others, cycle(OTHER_COLORS), strict=False))
 
@@ -54,6 +54,6 @@ def marks_of(variants: Iterable[tuple[str, str]]) -> dict[str, int]:
 
 
 def _alike(optimizer: str) -> str:
-    """Those of a family have related colours; every other optimizer has one that is unlike."""
+    """Similar colours within a family, and distinct ones for all other optimizers."""
     family = family_of(optimizer)
     return optimizer if family == OTHERS else family

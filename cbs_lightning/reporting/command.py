@@ -1,4 +1,4 @@
-"""A command that makes something of every study below a directory."""
+"""A command that writes something for every study below a directory."""
 
 import argparse
 import math
@@ -21,7 +21,7 @@ from cbs_lightning.results.trajectory import RuleName
 def for_every_study(description: str | None, write: Callable[[Path, Question], list[str]]) -> None:
     """Parse the command line, and print the lines that `write` returns for each study.
 
-    What cannot be written of a study is told at the end, in a line each; the others are written.
+    A study that cannot be written is reported at the end, in one line; the others are written.
     """
     arguments = _parser(description).parse_args()
     output_dir: Path = arguments.output_dir
@@ -49,7 +49,7 @@ def for_every_study(description: str | None, write: Callable[[Path, Question], l
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Tells of a mistake in one line, with the option that may have been meant."""
+    """Reports a mistake in one line, with the option that may have been meant."""
 
     def error(self, message: str) -> NoReturn:
         known = list(self._option_string_actions)
@@ -59,7 +59,7 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def check_output_dir(output_dir: Path) -> None:
-    """Exits unless it is there."""
+    """Exit unless the directory exists."""
     if not output_dir.is_dir():
         sys.exit(visible(f"error: {output_directory(output_dir)}: no such directory"))
 
@@ -84,7 +84,7 @@ def _parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def _question(given: argparse.Namespace) -> Question:
-    """What the command line asks; exits where it cannot be."""
+    """The question on the command line; exits if it is not a valid one."""
     if given.rule is not None and given.rule not in list(RuleName):
         allowed = f"{did_you_mean(given.rule, RuleName)}must be one of {', '.join(RuleName)}"
         sys.exit(visible(f"error: {option('rule', given.rule)}: {allowed}"))

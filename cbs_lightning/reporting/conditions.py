@@ -1,7 +1,7 @@
-"""Under which conditions a study's runs were made, where that limits what they can be compared in.
+"""The conditions under which a study's runs were made, if they limit what can be compared.
 
-K depends on the machine and the number of threads in its last bits only, which a long run may carry
-far; seconds depend on them altogether, and on whatever else the machine was doing.
+The machine and the number of threads change only the last bits of the losses, which can still
+change K in a long run. Seconds depend on them entirely, and on what else the machine was doing.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ BUSY = 0.1  # share of its time that a run may wait for a core and still be time
 
 
 def hardware(result: Result) -> str:
-    """Processor, cores and device, at the run's end; the system's version hardly matters."""
+    """Processor, cores and device at the end of the run; the system's version hardly matters."""
     machine = (result.machine or "unknown").partition(MOVED)
     latest = machine[2].partition(" of ")[2] or machine[0]
     processor = latest.rpartition(", ")[0] or latest
@@ -21,12 +21,12 @@ def hardware(result: Result) -> str:
 
 
 def made_on(result: Result) -> str:
-    """Device, threads and machine of a run, with where it began if that was elsewhere."""
+    """Device, threads and machine of a run, and where it began if that was another one."""
     return f"{result.device}, {count_of(result.threads, 'thread')}, {result.machine or 'unknown'}"
 
 
 def describe_conditions(results: Iterable[Result]) -> str:
-    """A few words where the runs were not all made alike, else nothing."""
+    """A few words if the runs were made under different conditions; otherwise nothing."""
     runs = list(results)
     places = {hardware(run) for run in runs}
     threads = sorted({run.threads for run in runs})
@@ -40,7 +40,7 @@ def describe_conditions(results: Iterable[Result]) -> str:
 
 
 def why_seconds_differ(results: Iterable[Result]) -> str:
-    """Why the runs' seconds cannot be compared; "" where they can, as far as is known."""
+    """Why the runs' seconds cannot be compared; "" if they can, as far as is known."""
     runs = [run for run in results if run.seconds_per_step]
     if len({hardware(run) for run in runs}) > 1 or any(run.moved for run in runs):
         return "not comparable: not all on the same machine"

@@ -1,8 +1,8 @@
 """The command `python -m cbs_lightning.reporting.configuration_page`: docs/configuration.md.
 
-Keys, defaults and descriptions come from the files in conf/ and their comments; what a key may be
-comes from the schema, in the words of the message for a wrong value. A comment at the left margin
-begins a section: its first line is the heading, the rest an introduction.
+Keys, defaults and descriptions come from the files in conf/ and their comments. The allowed values
+come from the schema, in the words of its error messages. A comment at the left margin begins a
+section: its first line is the heading, the rest an introduction.
 """
 
 import re
@@ -96,7 +96,7 @@ SPECIAL = re.compile(
 
 @dataclass(frozen=True)
 class Key:
-    """A key of a file in conf/, with its default as it is written there."""
+    """A key of a file in conf/, with its default as written there."""
 
     name: str
     default: str
@@ -146,7 +146,7 @@ def settings(path: Path) -> list[Key]:
 
 
 def allowed_values(schema: type, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Each key of the schema with what it may be, as an error message says it."""
+    """The allowed values of each key of the schema, in the words of its error messages."""
     hints = get_type_hints(schema, include_extras=True)
     for field in fields(schema):
         hint, name = hints[field.name], f"{prefix}{field.name}"
@@ -160,7 +160,7 @@ def allowed_values(schema: type, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def linked(text: str) -> str:
-    """The text with links to the pages that it names, and names of keys as code."""
+    """The text with links to the pages that it names, and keys set as code."""
     plain = re.sub(r"[|<*\[]", r"\\\g<0>", text)
     return SPECIAL.sub(
         lambda m: "[{0}]({0})".format(m["page"]) if m["page"] else f"`{m[0]}`", plain
@@ -200,7 +200,7 @@ def _walk(node: yaml.MappingNode, lines: list[str], prefix: str) -> Iterator[tup
 
 
 def _comment(lines: list[str], line: int, column: int) -> str:
-    """What follows a value after a #, and in the lines below it that are comments as deep."""
+    """The comment after a value, and the comment lines below it with the same indentation."""
     first = lines[line][column:].strip()
     found = [first.lstrip("# ")] if first.startswith("#") else []
     if found:

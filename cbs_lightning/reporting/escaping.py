@@ -1,4 +1,4 @@
-"""Names as text in CSV, Markdown and LaTeX: a result may be somebody else's."""
+"""Writes names as plain text in CSV, Markdown and LaTeX, because results may come from others."""
 
 import re
 from typing import Any

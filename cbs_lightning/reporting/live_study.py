@@ -1,6 +1,6 @@
-"""A study in TensorBoard while its runs still finish.
+"""Shows a study in TensorBoard while its runs finish.
 
-`python -m cbs_lightning.reporting.live_study <study>` draws its figures there.
+`python -m cbs_lightning.reporting.live_study <study>` draws its figures.
 """
 
 import os
@@ -23,10 +23,10 @@ DOTS_PER_INCH = 120
 
 
 class LiveStudy:
-    """Shows the finished runs of a study in TensorBoard; to be called when runs have finished.
+    """Shows the finished runs of a study in TensorBoard; called when runs have finished.
 
-    The figures are drawn every minute at most, by another process of the lowest priority, since
-    drawing in this one would take time from a run that trains here, and be counted as its.
+    The figures are drawn at most once a minute, by another process with the lowest priority:
+    drawing in this process would slow down a run that trains here, and count as its time.
     """
 
     def __init__(self, study_directory: Path) -> None:
@@ -51,14 +51,14 @@ class LiveStudy:
             )
 
     def close(self) -> None:
-        """What the sweep writes at its end is not to be overwritten."""
+        """Stop, so that what the sweep writes at its end is not overwritten."""
         if self._drawing is not None:
             self._drawing.kill()
             self._drawing.wait()
 
 
 def draw_sweep(study_directory: Path) -> None:
-    """The curves, and the two main figures, of what the results that are there say."""
+    """Draw the curves and the two main figures of the results so far."""
     if study_curves := _curves(study_directory):
         pictures = {name: _picture(study_directory.name, study_curves, name) for name in FIGURES}
         write_sweep_events(study_directory, study_curves, pictures)
@@ -82,7 +82,7 @@ def _curves(study_directory: Path) -> list[Curve]:
 
 
 def _answer(directory: Path, result: Result, request: Request) -> Result | None:
-    """What the run says to the request; its losses are read only if its result does not say."""
+    """The run's answer to the request; its losses are read only if its result is not enough."""
     asked = Request(result.threshold, result.rule, result.window)
     to_the_end = result.status is result.ended and result.steps_answered == result.steps_run
     if asked == request and (

@@ -1,4 +1,4 @@
-"""How good b* predicted from one run is, by the runs with probes in a directory. Never trains."""
+"""Shows how good predictions of b* from one run are, for the runs with probes. Never trains."""
 
 import argparse
 import csv
@@ -21,7 +21,7 @@ FILES = "prediction"
 
 
 def write_predictions(directory: Path, thresholds: Sequence[float]) -> list[str]:
-    """Write a study's table; return the lines that tell it, none for a study without probes."""
+    """Write a study's table; return the lines to print, none for a study without probes."""
     study, lines = read(directory)
     if study is None or not study.noise_records:
         return []
@@ -36,7 +36,8 @@ def write_predictions(directory: Path, thresholds: Sequence[float]) -> list[str]
 
 
 def markdown(found: Iterable[Case]) -> list[str]:
-    """A row per case: measured, predicted by each estimator, and the best one's factor."""
+    """A table with a row per case: measured, predicted by each estimator, and the best one's
+    factor."""
     head = ["variant", "loss", "run at b", "measured b*", "least K·b", *SHOWN, "factor"]
     lines = [_row(head), _row(["---"] * len(head))]
     for each in found:

@@ -1,9 +1,9 @@
-"""A study in its published form: two small CSV files, from which it can be drawn again.
+"""Publishes a study as two small CSV files, from which it can be drawn again.
 
-`<study>.csv` has what every finished run answers to every threshold and rule, with its machine,
+`<study>.csv` has every finished run's answer to every threshold and rule, with its machine,
 versions and commit; `<study>_epochs.csv` has the mean loss of every epoch. The losses of single
 steps are not published. `python -m cbs_lightning.reporting.published OUTPUT_DIR FOLDER` adds the
-runs under OUTPUT_DIR to the files in FOLDER, and keeps those of runs that are not there.
+runs under OUTPUT_DIR to the files in FOLDER, and keeps those that are already there.
 """
 
 import argparse
@@ -46,9 +46,9 @@ class Epoch:
 
 
 def publish(study: Path, folder: Path) -> list[Path]:
-    """Add the study's finished runs to the published files, and return those.
+    """Add the study's finished runs to the published files, and return their paths.
 
-    Nothing is written for a study without a finished run.
+    Writes nothing for a study without a finished run.
     """
     runs = [run for run in read_study(study)[0] if run.result.ended not in UNFINISHED]
     results, epochs = published_files(folder, study.name)
@@ -91,7 +91,7 @@ def epochs_of(run: Run) -> Iterator[Epoch]:
 def read_results(path: Path) -> list[Result]:
     """The rows as results without a configuration.
 
-    Raises `UserError` that names the row and the column which are not as they should be.
+    Raises `UserError` that names the row and the column of a wrong value.
     """
     rows = _read(path, Result, left_out=(LEFT_OUT,))
     seen: dict[tuple[object, ...], int] = {}
@@ -109,7 +109,7 @@ def read_results(path: Path) -> list[Result]:
 
 
 def read_epochs(path: Path) -> list[Epoch]:
-    """Raises what `read_results` raises."""
+    """The epochs; raises the same errors as `read_results`."""
     rows = _read(path, Epoch)
     latest: dict[str, int] = {}
     for number, row in enumerate(rows, 2):

@@ -1,4 +1,4 @@
-"""Everything that `make figures` writes for a study: summary, answer, tables and figures."""
+"""Writes everything that `make figures` writes for a study: summary, answer, tables and figures."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ TABLES = "tables"
 
 
 def write_study(directory: Path, question: Question = USUAL) -> list[str]:
-    """Write a study's summary, answer, tables and figures; return the lines that tell of them."""
+    """Write a study's summary, answer, tables and figures; return the lines to print."""
     study, lines = read(directory, question)
     if study is None:
         return lines
@@ -32,7 +32,7 @@ def write_study(directory: Path, question: Question = USUAL) -> list[str]:
 
 
 def write_files(study: Study) -> list[str]:
-    """Write all that is made of a study; return the lines that tell where.
+    """Write all files of a study; return lines that say where they are.
 
     A link out of the study is not followed: `PartlyDoneError` names it, after the rest is written.
     """

@@ -1,4 +1,4 @@
-"""`summary.csv`: what every run of a study answers to every threshold and rule."""
+"""`summary.csv`: the answer of every run of a study to every threshold and rule."""
 
 import csv
 import json

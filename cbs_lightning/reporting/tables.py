@@ -20,7 +20,7 @@ NOT_MEASURED = "not measured"
 
 @dataclass(frozen=True)
 class Row:
-    """A batch size of one variant: medians over seeds, and the paper's cell where it has one."""
+    """One batch size of one variant: medians over seeds, and the paper's cell if it has one."""
 
     variant: str
     batch_size: int
@@ -34,9 +34,9 @@ class Row:
 
 
 def table_rows(study: str, curves: list[Curve]) -> list[Row]:
-    """The curves' rows; in a study of the paper also its cells that were not measured.
+    """The rows of the curves, and for a study of the paper also its cells that were not measured.
 
-    A user's own runs that stand beside published ones have the paper's cells beside them, too.
+    A user's own runs beside published ones have the paper's cells beside them, too.
     """
     paper = paper_cells(study)
     measured = {curve.variant: curve for curve in curves}
@@ -80,7 +80,7 @@ def _median(runs: tuple[Result, ...], value: Callable[[Result], float | None]) -
 
 
 def write_tables(directory: Path, study: str, curves: list[Curve], name: str = NAME) -> list[Path]:
-    """Write the tables to a directory that `inside` gave, and that is made if need be."""
+    """Write the tables to a directory that `inside` returned, which is created if necessary."""
     rows = table_rows(study, curves)
     directory.mkdir(parents=True, exist_ok=True)
     forms = {"csv": csv_table(rows), "md": markdown_tables(rows), "tex": latex_tables(rows)}

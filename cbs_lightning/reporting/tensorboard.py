@@ -44,10 +44,10 @@ OCTAVES, HUNDREDTHS = "Against log2 batch size", "Against 100 log2 batch size"
 def write_sweep_events(
     study_directory: Path, study_curves: list[Curve], pictures: Mapping[str, bytes]
 ) -> None:
-    """Write what TensorBoard shows of a study beside its runs: curves, layout and figures.
+    """Write what TensorBoard shows of a study besides its runs: curves, layout and figures.
 
-    A curve has a point at each batch size that all seeds reached the threshold with, the median.
-    `pictures`: PNG by figure's name, in the order to show them in.
+    A curve has a point, the median, at each batch size where all seeds reached the threshold.
+    `pictures` are PNG files by figure name, in the order to show them.
     """
     directory = _sweep_directory(study_directory)
     with suppress(Timeout), held(directory, SECONDS_TO_WAIT):
@@ -67,7 +67,7 @@ def has_page(study_directory: Path) -> bool:
 
 
 def _sweep_directory(study_directory: Path) -> Path:
-    """It exists, and is no link."""
+    """The directory, which exists and is not a link."""
     directory = inside(study_directory, SWEEP)
     directory.mkdir(exist_ok=True)
     return directory

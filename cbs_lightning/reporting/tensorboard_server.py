@@ -1,4 +1,4 @@
-"""TensorBoard on the studies below a directory, with links to the pages that show them best."""
+"""Starts TensorBoard on the studies below a directory, with links to the most useful pages."""
 
 import os
 import socket
@@ -8,13 +8,16 @@ from pathlib import Path
 from cbs_lightning.commands import option
 from cbs_lightning.console import print_lines, visible
 from cbs_lightning.reporting.command import OneLineParser, check_output_dir
+from cbs_lightning.reporting.tensorboard import SWEEP
+from cbs_lightning.results.store import studies
 
 PAGES = {
     "Steps and SFO against batch size:": "scalars&regexInput=_sweep&_smoothingWeight=0",
     "The same, in groups:": "custom_scalars&regexInput=_sweep&_smoothingWeight=0",
-    "Figures:": "images&regexInput=_sweep",
+    "Figures:": "images&regexInput=_sweep$",
     "Every run and what it found:": "hparams",
 }
+MOST_TICKED = 40  # runs that match; of more, TensorBoard ticks none
 
 
 def main() -> None:
@@ -27,12 +30,25 @@ def main() -> None:
     if not _is_free(port):
         reason = "taken, or not a port; try another, such as 6007"
         sys.exit(visible(f"error: {option('port', port)}: {reason}"))
-    print_lines(f"{what:<34}http://localhost:{port}/#{page}" for what, page in PAGES.items())
+    links = [f"{what:<34}http://localhost:{port}/#{page}" for what, page in PAGES.items()]
+    print_lines([*links, *_hints(Path(output_dir))])
     command = [
         sys.executable, "-m", "tensorboard.main", f"--logdir={output_dir}", "--host=localhost",
         f"--port={port}", f"--window_title={output_dir}", "--reload_multifile=true",
     ]  # fmt: skip
     os.execv(sys.executable, command)
+
+
+def _hints(output_dir: Path) -> list[str]:
+    """What to do if the charts would be empty because TensorBoard ticks no run."""
+    sweeps = [study / SWEEP for study in studies(output_dir) if (study / SWEEP).is_dir()]
+    curves = [path for sweep in sweeps for path in (sweep, *sweep.iterdir()) if path.is_dir()]
+    if len(curves) <= MOST_TICKED:
+        return []
+    return [
+        f"There are {len(curves)} curves, too many for TensorBoard to tick by itself: press TOGGLE "
+        "ALL RUNS below their names, or type a narrower pattern above them."
+    ]
 
 
 def _is_free(port: str) -> bool:

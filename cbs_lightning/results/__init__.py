@@ -1,4 +1,4 @@
-"""What a run leaves behind: the only place that knows how a run directory looks."""
+"""The files of a run directory; only this package knows what one looks like."""
 
 import lazy_loader
 

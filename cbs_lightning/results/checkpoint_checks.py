@@ -1,7 +1,7 @@
-"""Whether a checkpoint holds all that a run needs to go on bit for bit, and in the right shape.
+"""Checks that a checkpoint contains everything a run needs to resume exactly.
 
-Lightning takes a checkpoint without its optimizer's state, its callbacks' or its counters for one
-that has none, and trains on to other losses.
+Lightning accepts a checkpoint that lacks its optimizer's state, its callbacks' states or its
+counters, and then trains on with other losses.
 """
 
 import math
@@ -24,7 +24,7 @@ OLDEST_LIGHTNING = Version("2")
 
 @dataclass(frozen=True)
 class Expected:
-    """What a checkpoint has to fit: a model as it is built, and its optimizer after one step."""
+    """What a checkpoint has to fit: a newly built model, and its optimizer after one step."""
 
     state_dict: dict[str, Tensor]
     optimizer: Optimizer
@@ -34,7 +34,7 @@ class Expected:
 
 
 def check_checkpoint(values: Any, config_hash: str, expected: Expected) -> None:
-    """Raise ValueError, or whatever garbled values lead to, unless the run can go on from it."""
+    """Raise ValueError, or whatever garbled values lead to, unless the run can resume from it."""
     steps = _entry(values, "global_step", kind=int)
     if steps < 1:
         raise ValueError(f"global_step is {steps}")
@@ -50,9 +50,9 @@ def check_checkpoint(values: Any, config_hash: str, expected: Expected) -> None:
 
 
 def check_general_checkpoint(values: Any, config_hash: str, tensors: dict[str, Tensor]) -> None:
-    """As `check_checkpoint` for anybody's module, as far as anything is known of it.
+    """Like `check_checkpoint` for any module, as far as anything is known about it.
 
-    `tensors` are the state of one that was just built; a module may add to them when it trains.
+    `tensors` are the state of a newly built module; a module may add to them when it trains.
     """
     steps = _entry(values, "global_step", kind=int)
     if steps < 1:
@@ -95,7 +95,8 @@ def _check_origin(values: Any, config_hash: str) -> None:
 
 
 def _check_tensors(name: str, found: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Of the same names, shapes and types; values that are no tensors of the same kind."""
+    """Names, shapes and types must be the same; values that are not tensors must be of the same
+    kind."""
     if not isinstance(found, dict) or found.keys() != wanted.keys():
         raise ValueError(f"{name} has other entries than this model's")
     for key, value in wanted.items():
@@ -105,7 +106,7 @@ def _check_tensors(name: str, found: dict[str, Any], wanted: dict[str, Any]) -> 
 
 
 def _form(value: Any) -> tuple[Any, ...]:
-    """1 and 1.0 are one setting, and so are lists and tuples."""
+    """The value in one form: 1 and 1.0 are the same setting, and so are lists and tuples."""
     if isinstance(value, Tensor):
         return value.shape, value.dtype, value.layout, value.device.type
     if isinstance(value, list | tuple):
@@ -115,7 +116,7 @@ def _form(value: Any) -> tuple[Any, ...]:
 
 
 def _check_optimizer(found: list[Any], expected: Expected) -> None:
-    """The settings are those of this run, and each parameter has the state of one that trained."""
+    """The settings must be this run's, and each parameter must have the state of a trained one."""
     if len(found) != 1 or not isinstance(found[0], dict):
         raise ValueError(f"optimizer_states of {len(found)} optimizers, not of 1")
     wanted = expected.optimizer.state_dict()
@@ -161,7 +162,7 @@ def _check_random_states(state: dict[str, Any]) -> None:
 
 
 def _check_recorder(state: dict[str, Any], steps: int) -> None:
-    """The steps so far, or those up to a loss that is not finite."""
+    """There must be a loss for every step so far, or up to one that is not finite."""
     arrays = {name: _entry(state, name, kind=Tensor) for name in TYPES}
     for name, dtype in TYPES.items():
         tensor = arrays[name]
@@ -187,8 +188,11 @@ def _check_recorder(state: dict[str, Any], steps: int) -> None:
 
 
 def _check_loops(found: dict[str, Any], steps: int, expected: Expected) -> None:
-    """Lightning's counters and the loader's place follow from the steps, but for the epochs, which
-    it miscounts after some restarts, and which nothing depends on."""
+    """Lightning's counters and the loader's place must follow from the steps.
+
+    The number of epochs is not checked: Lightning miscounts it after some restarts, and nothing
+    depends on it.
+    """
     epochs, within = divmod(steps, expected.steps_per_epoch)
     place, rest = divmod(within, expected.steps_per_chunk)
     if rest:
@@ -205,7 +209,7 @@ def _check_loops(found: dict[str, Any], steps: int, expected: Expected) -> None:
 
 
 def _loops(steps: int, epochs: int, place: int, expected: Expected) -> dict[str, Any]:
-    """The state of Lightning's loops as it is when a chunk has been trained and not yet counted."""
+    """The state of Lightning's loops when a chunk has been trained but not yet counted."""
     chunks_per_epoch = -(-expected.steps_per_epoch // expected.steps_per_chunk)
     chunks, of_epoch = epochs * chunks_per_epoch + place, place or chunks_per_epoch
     none = {"total": dict.fromkeys(ENDS, 0), "current": dict.fromkeys(ENDS, 0)}
@@ -234,7 +238,7 @@ def _loops(steps: int, epochs: int, place: int, expected: Expected) -> dict[str,
 
 
 def _is_same(found: Any, wanted: Any) -> bool:
-    """As `==`, but a list may be a tuple, and a tensor is never a number."""
+    """Like `==`, but a list may be a tuple, and a tensor is never equal to a number."""
     if isinstance(wanted, dict):
         same_keys = isinstance(found, dict) and found.keys() == wanted.keys()
         return same_keys and all(_is_same(found[key], value) for key, value in wanted.items())

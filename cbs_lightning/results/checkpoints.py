@@ -1,4 +1,4 @@
-"""A run's checkpoints: the last one and the one before it, each whole, none ever unpickled."""
+"""A run's two latest checkpoints, each of them complete and read without unpickling."""
 
 from collections.abc import Callable, Iterator
 from io import BytesIO
@@ -27,7 +27,7 @@ class Checkpoint(NamedTuple):
 
 
 class DurableCheckpointIO(TorchCheckpointIO):
-    """Writes through memory to the disk, and keeps the run's checkpoint before."""
+    """Writes checkpoints through memory to the disk, and keeps the previous one."""
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None
@@ -48,7 +48,7 @@ class DurableCheckpointIO(TorchCheckpointIO):
 
 
 def _unsafe(value: Any, where: str) -> Iterator[str]:
-    """Where something is that `torch.load` refuses under `weights_only`, and what it is."""
+    """Where a value is that `torch.load` refuses under `weights_only`, and what it is."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _unsafe(item, f"{where}.{key}" if where else str(key))
@@ -60,9 +60,9 @@ def _unsafe(value: Any, where: str) -> Iterator[str]:
 
 
 def latest_checkpoint(directory: Path, check: Callable[[Any], None]) -> Checkpoint | None:
-    """The newest checkpoint that can be read and that `check` does not raise at.
+    """The newest checkpoint that can be read and that passes `check`.
 
-    Others are named and set aside.
+    Any others are named and set aside.
     """
     for path in generations(directory):
         if not path.exists():
@@ -82,7 +82,7 @@ def latest_checkpoint(directory: Path, check: Callable[[Any], None]) -> Checkpoi
 
 
 def read_checkpoint(content: bytes) -> Any:
-    """What a checkpoint holds; raises whatever is wrong with the file."""
+    """The contents of a checkpoint; raises whatever is wrong with the file."""
     # torch.load takes wrong bits for right ones; the checksums of the archive tell.
     with ZipFile(BytesIO(content)) as archive:
         if any(member.compress_type != ZIP_STORED for member in archive.infolist()):
@@ -98,5 +98,5 @@ def remove_checkpoints(directory: Path) -> None:
 
 
 def generations(directory: Path) -> tuple[Path, ...]:
-    """Newest first."""
+    """The paths of the checkpoints, newest first."""
     return directory / CHECKPOINT, directory / PREVIOUS_CHECKPOINT

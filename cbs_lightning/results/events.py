@@ -1,4 +1,4 @@
-"""TensorBoard's event files, written by this thread: a disk that fails is known at once."""
+"""TensorBoard's event files, written by this thread, so that a failing disk is noticed at once."""
 
 import os
 import socket
@@ -24,18 +24,18 @@ NOTHING = TensorProto(
 
 
 def event_path(directory: Path, suffix: str) -> Path:
-    """A new name; TensorBoard reads a run's files in the order of their names."""
+    """A new file name; TensorBoard reads a run's files in the order of their names."""
     return directory / f"{PREFIX}.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}{suffix}"
 
 
 def event_paths(directory: Path, suffix: str) -> list[Path]:
-    """The event files of a suffix, which are this project's; never a directory or a link."""
+    """This project's event files with this suffix; never a directory or a link."""
     found = sorted(directory.glob(f"{PREFIX}.*{suffix}"))
     return [path for path in found if path.is_file() and not path.is_symlink()]
 
 
 def replace_events(directory: Path, suffix: str, content: bytes) -> None:
-    """Write an event file in place of those of the same suffix."""
+    """Write an event file that replaces those with the same suffix."""
     older = event_paths(directory, suffix)
     write_atomically(event_path(directory, suffix), content)
     for path in older:
@@ -43,10 +43,10 @@ def replace_events(directory: Path, suffix: str, content: bytes) -> None:
 
 
 class EventWriter:
-    """Writes a new event file's records to `file`.
+    """Writes the records of a new event file to `file`.
 
-    Some of TensorBoard's pages list runs in the order in which they `began`, by default now. What
-    `descriptions` say of tags is shown beside their curves.
+    Some of TensorBoard's pages list runs in the order in which they `began`, by default now. The
+    `descriptions` of tags are shown beside their curves.
     """
 
     def __init__(
@@ -60,16 +60,17 @@ class EventWriter:
         self._add(Event(file_version="brain.Event:2"), began)
 
     def restart(self) -> None:
-        """What follows stands in place of all that files that are gone said of the run.
+        """Mark that what follows replaces everything that earlier, deleted files said about the
+        run.
 
-        A TensorBoard that has read those still knows it. Its Python loader drops it here, if it
-        met a restart before. Its fast loader drops, of a tag, what is not before the step of a
-        new record: the first one must not come after those that were.
+        A TensorBoard that has read those files still knows their contents. Its Python loader drops
+        them here, if it met a restart before. Its fast loader drops, for each tag, what is not
+        before the step of a new record: the first record must not come after the earlier ones.
         """
         self._add(Event(session_log=SessionLog(status=SessionLog.START)))
 
     def forget(self, tags: Iterable[str]) -> None:
-        """Restart where the first record of these tags may come after those that were."""
+        """Restart if the first record of these tags may come after the earlier ones."""
         values = [
             Summary.Value(tag=tag, metadata=self._metadata(tag), tensor=NOTHING) for tag in tags
         ]
@@ -88,7 +89,7 @@ class EventWriter:
         self._add(Event(summary=summary, step=step))
 
     def _metadata(self, tag: str) -> SummaryMetadata | None:
-        """With the first record of a tag, which is the one that TensorBoard looks at."""
+        """The metadata of a tag, for its first record, which is the one TensorBoard looks at."""
         if tag not in self._descriptions:
             return None
         metadata = create_summary_metadata(tag, self._descriptions.pop(tag))

@@ -1,4 +1,4 @@
-"""A run's result, also as its row in TensorBoard's HParams table."""
+"""A run's result as a row of TensorBoard's HParams table."""
 
 import time
 from io import BytesIO
@@ -21,7 +21,7 @@ METRICS = ("steps", "sfo", "seconds", "accuracy", "loss", "test_accuracy", "samp
 
 
 def write_hparams(directory: Path, result: Result) -> None:
-    """Replace the run's row. A run that did not reach its threshold has no steps, sfo, samples."""
+    """Replace the run's row. Without a reached threshold it has no steps, sfo and samples."""
     content = BytesIO()
     events = EventWriter(content)
     events.summary(_columns())
@@ -32,7 +32,7 @@ def write_hparams(directory: Path, result: Result) -> None:
 
 
 def _columns() -> Summary:
-    """The same for every run, since TensorBoard takes one run's for all."""
+    """The columns, the same for every run, because TensorBoard uses those of one run for all."""
     hparams = [
         api_pb2.HParamInfo(
             name=_key(name),
@@ -52,7 +52,7 @@ def _columns() -> Summary:
 
 
 def _row(result: Result) -> Summary:
-    """Without a group's name, which would put runs of several studies in one row."""
+    """A row without a group name, which would merge runs of several studies."""
     row = SessionStartInfo(start_time_secs=time.time() - result.seconds)
     for name in (*SHOWN, *HIDDEN):
         if name in NUMBERS and getattr(result, name) is None:
@@ -71,7 +71,7 @@ def _summary(tag: str, content: HParamsPluginData) -> Summary:
 
 
 def _key(name: str) -> str:
-    """TensorBoard sorts columns by this, and shows their display names."""
+    """The name by which TensorBoard sorts columns; it shows their display names."""
     return f"{(*SHOWN, *HIDDEN).index(name):02}_{name}"
 
 

@@ -1,4 +1,4 @@
-"""One process at a time works on a run directory, or on what is made of a study."""
+"""Locks: one process at a time works on a run directory, or writes the files of a study."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,20 +15,21 @@ POLL_SECONDS = 0.5
 
 
 class BusyError(UserError):
-    """Another process works on the run."""
+    """The run is locked by another process."""
 
 
 @contextmanager
 def locked(
     directory: Path, title: str, *, wait: bool, gives_up: Callable[[], bool] | None = None
 ) -> Iterator[None]:
-    """Hold the run directory, which must exist. Where another process does, wait or `BusyError`.
+    """Lock the run directory, which must exist. If another process holds it, wait or raise
+    `BusyError`.
 
-    What waits ends with `BusyError` when `gives_up` says so. A run directory, or a lock in it, that
-    is a symbolic link is not worked on: `LinkError`.
+    Waiting ends with `BusyError` when `gives_up` returns true. A run directory or lock file that is
+    a symbolic link raises `LinkError`.
 
-    The operating system gives back what a process holds when that process ends, however it ends; a
-    file system that has no such locks is an OSError.
+    The operating system releases the lock when its process ends, however it ends. A file system
+    without such locks raises OSError.
     """
     path = inside(directory.parent, directory.name, LOCK)
     lock = FileLock(path, poll_interval=POLL_SECONDS, fallback_to_soft=False)
@@ -51,8 +52,9 @@ def locked(
 
 
 def held(directory: Path, seconds: float = -1) -> FileLock:
-    """For a with statement, in which no other process writes what is made of the runs there.
+    """A context in which no other process writes the files made from the runs there.
 
-    Waits as long as it takes, or raises `Timeout` after the given seconds; `LinkError` where the
-    lock is a symbolic link."""
+    Waits as long as necessary, or raises `Timeout` after the given number of seconds. Raises
+    `LinkError` if the lock is a symbolic link.
+    """
     return FileLock(inside(directory, LOCK), timeout=seconds, fallback_to_soft=False)

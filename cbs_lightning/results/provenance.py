@@ -1,4 +1,4 @@
-"""What is needed to run a run again: packages, device, commit, configuration."""
+"""What is needed to repeat a run: packages, device, commit, configuration."""
 
 import importlib.metadata
 import os
@@ -27,7 +27,7 @@ def versions() -> dict[str, str]:
 
 @cache
 def commit() -> str | None:
-    """The commit of this project's code, with a + where tracked files were changed since."""
+    """The commit of this project's code, with a + if tracked files were changed since."""
     if not (PROJECT / ".git").exists():
         return None  # else git would tell of a repository around it
     head = _git("rev-parse", "HEAD")
@@ -37,7 +37,7 @@ def commit() -> str | None:
 
 @cache
 def processor() -> str:
-    """With the number of its cores."""
+    """The processor, with the number of its cores."""
     found = re.search(r"model name\s*: (.*)", _text(Path("/proc/cpuinfo")))
     name = found[1].strip() if found else platform.processor() or platform.machine()
     return f"{name}, {os.cpu_count()} cores"
@@ -49,10 +49,10 @@ def machine() -> str:
 
 
 def machine_of_resumed(origin: Mapping[str, Any], steps: int, threads: int) -> str:
-    """Where a run is made that goes on here from a checkpoint of so many steps.
+    """The machine of a run that resumes here from a checkpoint after this many steps.
 
-    Of several moves the latest is told. Another version of the system is no other machine, and what
-    an older checkpoint does not say is not known.
+    Of several moves, the latest is recorded. Another version of the system does not count as
+    another machine, and what an older checkpoint does not say is unknown.
     """
     before = str(origin.get("machine", machine()))
     if origin.get("processor", processor()) == processor() and origin["threads"] == threads:

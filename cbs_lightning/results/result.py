@@ -105,23 +105,23 @@ class Result:
 
     @property
     def sliced(self) -> bool:
-        """Whether a batch was worked in slices, whose statistics BatchNorm then saw."""
+        """Whether batches were processed in slices, whose statistics BatchNorm then saw."""
         slice_size = self.micro_batch_size
         return slice_size is not None and slice_size < self.effective_batch_size
 
     @property
     def moved(self) -> bool:
-        """Whether it was resumed on another machine or with other threads, as `machine` tells."""
+        """Whether it was resumed on another machine or with other threads, going by `machine`."""
         return MOVED in (self.machine or "")
 
     @property
     def lr_scaling(self) -> str:
-        """By which `lr` came about; a run from before there was one had none."""
+        """The rule that gave `lr`; "none" for runs from before there were rules."""
         return str(self.configuration.get("lr_scaling", "none"))
 
     @property
     def budget(self) -> str:
-        """What the run could spend, in words; "" where its configuration does not say."""
+        """What the run was allowed to spend, in words; "" if its configuration does not say."""
         stop = self.configuration.get("stop")
         given = stop if isinstance(stop, dict) else {}
         limits = [(given.get("max_epochs"), "epoch"), (given.get("max_steps"), "step")]
@@ -129,14 +129,14 @@ class Result:
 
     @property
     def first_reading(self) -> int:
-        """The first step at which the rule gives a loss at all."""
+        """The first step at which the rule gives a loss."""
         if self.rule is RuleName.EPOCH:
             return self.steps_per_epoch
         return self._window_steps - self.steps_ahead
 
     @property
     def steps_ahead(self) -> int:
-        """How many steps after K the rule looks at; a short batch of an epoch's end adds one."""
+        """How many steps after K the rule looks at; a short last batch of an epoch adds one."""
         return (self._window_steps - 1) // 2 if self.rule is RuleName.MIDDLE else 0
 
     @property
@@ -145,20 +145,20 @@ class Result:
 
     @property
     def steps_answered(self) -> int:
-        """How many steps the answer is about: a longer run may answer for a smaller budget."""
+        """How many steps the answer covers: a longer run may answer for a smaller budget."""
         if self.steps is not None or not self.seconds_per_step:
             return self.steps or self.steps_run
         return round(self.seconds / self.seconds_per_step)
 
     @property
     def steps_exceeded(self) -> int:
-        """How many steps K takes at the least where the threshold was not reached, else K."""
+        """K, or the number of steps that K exceeds if the threshold was not reached."""
         ahead = self.steps_ahead if self.steps is None else 0
         return max(self.steps_answered - ahead, 0)
 
     @property
     def sfo_exceeded(self) -> int:
-        """What those steps cost."""
+        """The cost of those steps."""
         return self.steps_exceeded * self.effective_batch_size
 
 
@@ -191,7 +191,7 @@ class Request:
 
 
 def tell_apart(requests: Iterable[Request]) -> dict[Request, str]:
-    """What each of several requests differs in from the others, in words; "" if there is one.
+    """What distinguishes each of several requests from the others, in words; "" if there is one.
 
     >>> asked = [Request(0.1, "window", 450), Request(0.2, "window", 450)]
     >>> list(tell_apart(asked).values())
@@ -258,7 +258,7 @@ def answer(result: Result, trajectory: Trajectory, request: Request) -> Result:
 
 
 def answers(run: Run, rule: RuleName, window: int, thresholds: Iterable[float]) -> list[Result]:
-    """As `answer` for every threshold, within the run's own budget."""
+    """Like `answer`, for every threshold, within the run's own budget."""
     read = Readings.of(run.trajectory, Rule(rule, run.result.steps_per_epoch, window))
     return [_answer(run.result, read, Request(each, rule, window)) for each in thresholds]
 
@@ -313,7 +313,7 @@ def _finite(value: float) -> float | None:
 
 
 def describe(result: Result) -> str:
-    """What a run found, in half a line."""
+    """The finding of a run, in half a line."""
     if result.status is Status.REACHED and result.steps is not None:
         steps = count_of(result.steps, "step")
         found = f"reached {result.threshold:g} after {steps}, SFO {result.sfo:,}"

@@ -1,7 +1,7 @@
-"""The SFO beyond which a search gives a run up: one number, which may fall while the run trains.
+"""The SFO beyond which a search abandons a run: one number, which may fall while the run trains.
 
-It is in a file beside the runs, where jobs on other machines see it too. The search writes it; a
-run reads it as it trains (`StopAtThreshold`), and so does what answers from stored losses.
+It is in a file beside the runs, so that jobs on other machines see it too. The search writes it;
+`StopAtThreshold` reads it during training, and so does the code that answers from stored losses.
 """
 
 import math
@@ -17,7 +17,7 @@ SECONDS_BETWEEN_READS = 1
 
 
 class SfoLimit:
-    """No limit as long as there is no such file."""
+    """The limit in a file; there is no limit as long as the file does not exist."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -38,15 +38,15 @@ class SfoLimit:
             write_atomically(self.path, f"{sfo}\n".encode())
 
     def is_exceeded(self, sfo: int) -> bool:
-        """By this SFO. Looks at the file once a second at most, since training asks often."""
+        """Whether this SFO exceeds the limit. Reads the file once a second at most."""
         if time.monotonic() - self._read_at >= SECONDS_BETWEEN_READS:
             self._latest = self.read()
             self._read_at = time.monotonic()
         return self._latest is not None and sfo > self._latest
 
     def abandoned(self, result: Result) -> Result | None:
-        """The result of a stored run that has not reached its threshold, as one that is given up;
-        None where it has not cost more than the limit."""
+        """A stored run that missed its threshold, as an abandoned one; None if it cost no more than
+        the limit."""
         limit = self.read()
         if limit is None or result.steps_run * result.effective_batch_size <= limit:
             return None

@@ -1,4 +1,4 @@
-"""What a run directory looks like: the only place that knows."""
+"""What a run directory looks like; nothing else knows."""
 
 import hashlib
 import json
@@ -32,7 +32,7 @@ LONGEST_REASON = 300  # characters
 
 
 class DamagedError(ValueError):
-    """A file of a run directory that is not what it should be."""
+    """A file of a run directory is not what it should be."""
 
     def __init__(self, path: Path, reason: str) -> None:
         self.path = path
@@ -57,7 +57,7 @@ def run_directory(
 
 
 def publish(directory: Path, result: Result) -> None:
-    """Make this the run's result, which is written last: a run with a result is whole."""
+    """Write the run's result. It is written last: a run with a result is complete."""
     write_hparams(directory, result)
     write_result(directory, result)
 
@@ -69,7 +69,7 @@ def write_result(directory: Path, result: Result) -> None:
 
 
 def _digest(values: dict[str, Any]) -> str:
-    """Of all else that a result holds: a wrong digit somewhere is found out."""
+    """A digest of everything else in a result, which reveals a wrong digit anywhere."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
@@ -78,9 +78,9 @@ def write_trajectory(directory: Path, trajectory: Trajectory) -> None:
 
 
 def read_run(directory: Path) -> Run:
-    """Raise `DamagedError` where a file is not that of a run, OSError where there is none.
+    """Read a run. Raises `DamagedError` for a file that no run wrote, OSError if there is none.
 
-    What is returned can be: its values are in their ranges, and its losses give its answer.
+    The returned values are in range, and the losses give the stored answer.
     """
     result = read_result(directory)
 
@@ -98,7 +98,7 @@ def read_run(directory: Path) -> Run:
 
 
 def read_result(directory: Path) -> Result:
-    """Raises what `read_run` raises."""
+    """Read a result alone; raises the same errors as `read_run`."""
     return _checked(directory / RESULT, _parse_result, LARGEST_RESULT)
 
 
@@ -134,7 +134,7 @@ def _parse_result(content: bytes) -> Result:
 
 
 def run_directories(study: Path) -> list[Path]:
-    """The folders of a study that a run began in."""
+    """The folders of a study in which a run began."""
     files = (RESULT, TRAJECTORY, CONFIG)
     return [path for path in sorted(study.iterdir()) if any((path / f).exists() for f in files)]
 
@@ -173,7 +173,7 @@ def read_study(directory: Path) -> tuple[list[Run], list[Broken]]:
 
 
 def studies(output_dir: Path) -> Iterator[Path]:
-    """The folders of `output_dir` that hold runs, or itself if it is such a one."""
+    """The folders of `output_dir` that contain runs, or the folder itself if it does."""
     if not output_dir.is_dir():
         return
     for path in (output_dir, *sorted(output_dir.iterdir())):

@@ -1,4 +1,4 @@
-"""What a run recorded at every step, and when it met a threshold: pure functions of arrays."""
+"""The losses that a run recorded, and when they met a threshold: pure functions of arrays."""
 
 import hashlib
 import math
@@ -14,7 +14,8 @@ UNKNOWN = -1  # as a number of samples that were classified right
 
 @dataclass(frozen=True)
 class Trajectory:
-    """One entry a step: the batch's mean loss, how many of it were classified right, its size."""
+    """One entry per step: the batch's mean loss, how many samples were classified correctly, its
+    size."""
 
     loss: NDArray[np.float32]
     correct: NDArray[np.int32]
@@ -38,7 +39,7 @@ class Trajectory:
         return cls(np.empty(0, np.float32), np.empty(0, np.int32), np.empty(0, np.int32))
 
     def digest(self) -> str:
-        """The same for the same steps, bit for bit."""
+        """A digest that is the same only for the same steps, bit for bit."""
         arrays = (self.loss.astype("<f4"), self.correct.astype("<i4"), self.size.astype("<i4"))
         return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
 
@@ -99,7 +100,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Reading:
-    """A trajectory read by a rule: at step `steps`, over the span the rule gives for it."""
+    """A loss read from a trajectory by a rule: at step `steps`, over the rule's span."""
 
     steps: int
     samples: int  # since the start

@@ -1,4 +1,4 @@
-"""`trajectory.npz`: arrays that are read without unpickling or unpacking anything."""
+"""`trajectory.npz`: arrays, read without unpickling or decompressing anything."""
 
 from io import BytesIO
 from typing import Any
@@ -20,7 +20,7 @@ def pack(trajectory: Trajectory) -> bytes:
 
 
 def unpack(content: bytes) -> Trajectory:
-    """Raises whatever garbled bytes lead to. Takes as much memory as the file is large."""
+    """Raises whatever garbled bytes lead to. Uses as much memory as the file is large."""
     with ZipFile(BytesIO(content)) as archive:
         arrays = {name: _array(archive, name, dtype) for name, dtype in TYPES.items()}
     if len({len(array) for array in arrays.values()}) > 1:

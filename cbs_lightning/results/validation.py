@@ -1,7 +1,8 @@
-"""Whether what was read from a run directory can be: types, ranges, losses that give the answer.
+"""Checks what was read from a run directory: types, ranges, and losses that give the answer.
 
-A run directory may be somebody else's, or garbled in a way that its checksums do not show. Every
-function here raises ValueError, with a reason in plain words, for what no run can have written.
+A run directory may come from somebody else, or be garbled in a way that its checksums do not show.
+Every function here raises ValueError, with a reason in plain words, for what no run can have
+written.
 """
 
 import math
@@ -32,7 +33,7 @@ TOLERANCE = 1e-6  # relative, of a loss that is computed again
 
 
 def check_result(result: Result) -> None:
-    """A result must be one that a run could have written, as far as it alone can tell."""
+    """Check that a run could have written this result, as far as the result alone shows."""
     for name, kind in get_type_hints(Result).items():
         _check_type(name, getattr(result, name), kind)
     for name, least in WHOLE.items():
@@ -52,7 +53,16 @@ def check_result(result: Result) -> None:
     for name in ("hyperparameters", "versions", "configuration", "commit", "machine"):
         _check_text(name, getattr(result, name))
     Scaling(result.lr_scaling)
+    _check_lr(result)
     _check_counts(result)
+
+
+def _check_lr(result: Result) -> None:
+    """Only an optimizer that was configured without a learning rate may have none."""
+    settings = result.configuration.get("optimizer")
+    given = settings.get("lr") if isinstance(settings, dict) else None
+    if result.lr is None and given is not None:
+        raise ValueError(f"lr is None, with optimizer.lr = {_shown(given)}")
 
 
 def _check_type(name: str, value: Any, kind: Any) -> None:
@@ -64,19 +74,19 @@ def _check_type(name: str, value: Any, kind: Any) -> None:
 
 
 def _check_range(name: str, value: float | None, least: float, most: float = math.inf) -> None:
-    """None is for the types to allow."""
+    """Check a number; whether None is allowed is up to the type."""
     if value is not None and not (least <= value <= most and math.isfinite(value)):
         raise ValueError(f"{name} is {_shown(value)}")
 
 
 def check_name(name: str, value: str) -> None:
-    """A name is part of a line, a figure's legend or a file's name."""
+    """Check a name, which appears in lines, legends and file names."""
     if not (0 < len(value) <= LONGEST_NAME and value.isprintable()):
         raise ValueError(f"{name} is {_shown(value)}")
 
 
 def _check_text(name: str, value: Any, depth: int = 0) -> None:
-    """Whatever is inside can be written to a file again."""
+    """Check that everything inside can be written to a file again."""
     if depth > DEEPEST:
         raise ValueError(f"{name} is nested more than {DEEPEST} levels deep")
     if isinstance(value, dict):
@@ -91,12 +101,12 @@ def _check_text(name: str, value: Any, depth: int = 0) -> None:
 
 
 def _is_unicode(text: str) -> bool:
-    """JSON can also spell halves of characters."""
+    """Whether there are no halves of characters, which JSON can also contain."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _check_counts(result: Result) -> None:
-    """Numbers that follow from each other."""
+    """Check numbers that follow from each other."""
     b, n = result.batch_size, result.data_size
     if result.effective_batch_size != min(b, n):
         raise ValueError(
@@ -120,19 +130,21 @@ def _check_counts(result: Result) -> None:
 
 
 def check_trajectory(trajectory: Trajectory) -> None:
-    """Only the last loss may be no number, and `correct` may be -1 throughout: not known."""
+    """Only the last loss may be infinite or NaN; `correct` may be -1 throughout, if not known."""
     loss, correct, size = trajectory.loss, trajectory.correct, trajectory.size
     if (size <= 0).any():
         raise ValueError(f"a batch of {size.min()} samples")
     known = (correct != -1).any()
     if known and ((correct < 0) | (correct > size)).any():
-        raise ValueError("a batch with fewer than none or more than all of it classified right")
+        raise ValueError(
+            "a batch with fewer than 0 correct predictions, or more than it has samples"
+        )
     if not np.isfinite(loss[:-1]).all():
         raise ValueError("a loss that is not finite, and more after it")
 
 
 def check_answer(result: Result, trajectory: Trajectory) -> None:
-    """The losses must be those that the result was made of, and give its answer."""
+    """The losses must be those of the result, and give its answer."""
     if result.trajectory_digest not in (None, trajectory.digest()):
         raise ValueError("not the losses of this result")
     budget = result.steps_answered if result.steps is None else None  # K may need a look ahead
@@ -157,6 +169,6 @@ def _is_close(one: float | None, other: float | None) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """In few characters, all of which can be printed."""
+    """The value in a few printable characters."""
     text = ascii(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

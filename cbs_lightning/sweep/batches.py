@@ -1,4 +1,4 @@
-"""A sweep's jobs, handed to a launcher batch by batch: none is lost with a worker that dies."""
+"""Hands a sweep's jobs to a launcher in batches, so that no job is lost when a worker dies."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -29,10 +29,11 @@ Found = dict[Overrides, Any]  # what each job returned
 
 
 class Batches:
-    """Runs the jobs; what another process works on comes last, and is waited for.
+    """Runs the jobs of a sweep.
 
-    Where two are the same computation the second comes after all others, to copy the losses of the
-    first. A worker that dies does not take other jobs along: those that had begun run again alone.
+    A run that is locked by another process is retried at the end, and then waited for. If two jobs
+    are the same computation, the second runs after all others and copies the losses of the first.
+    If a worker dies, the jobs that had begun are run again, one by one.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Batches:
         return replace(self.jobs[overrides], waits=waits)
 
     def _run_again(self, batch: list[Overrides], waits: bool) -> None:
-        """What a dead worker left: its own job alone, the others as before."""
+        """Run what a dead worker left: its own job alone, the others as before."""
         if len(batch) == 1:
             self.found[batch[0]] = None
             self.jobs[batch[0]].ended(Status.FAILED)
@@ -112,7 +113,7 @@ class Batches:
 def _copies_last(
     jobs: Iterable[Overrides], configs: Mapping[Overrides, RunConfig]
 ) -> tuple[list[Overrides], list[Overrides]]:
-    """The jobs without, and those with, one before them that is the same computation."""
+    """Split the jobs: those to train, and those that repeat the computation of an earlier one."""
     first: list[Overrides] = []
     last: list[Overrides] = []
     seen = set()

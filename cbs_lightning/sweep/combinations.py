@@ -1,4 +1,4 @@
-"""What a sweep's search is about: a search for each combination of the other swept keys."""
+"""The searches of a sweep: one for each combination of the other swept keys."""
 
 import hashlib
 from collections.abc import Callable
@@ -33,7 +33,7 @@ Cell = tuple[int, ...]
 
 @dataclass
 class Combination:
-    """The search for one combination of the other swept keys; what it knows is on the disk."""
+    """The search for one combination of the other swept keys; its state is what is on disk."""
 
     name: str
     search: Search
@@ -45,7 +45,7 @@ class Combination:
     probed: Probed | None = None  # the first run, where it is to predict b*
 
     def look(self) -> None:
-        """Read what is known by now, and lower the limit for runs that are under way."""
+        """Read the finished runs, and lower the limit for those still running."""
         stored = {cell: run for cell, cfg in self.configs.items() if (run := stored_run(cfg))}
         answers = self._answers(stored)
         reached = [_trial(*found) for found in answers.items() if found[1].steps is not None]
@@ -79,7 +79,7 @@ class Combination:
         return [(each.batch_size, each.seed) for each in found]
 
     def trials(self) -> list[Trial]:
-        """What the search goes by."""
+        """The finished runs, as the search sees them."""
         return [_trial(*found) for found in self.answers.items()]
 
     def has_failed(self, cell: Cell) -> None:
@@ -87,7 +87,7 @@ class Combination:
         self._do_without(cell)
 
     def _do_without(self, cell: Cell) -> None:
-        """A batch size without a seed."""
+        """Leave out one seed of a batch size."""
         self.search = replace(self.search, failed=self.search.failed | {(cell[0], cell[1])})
 
     def is_tuning(self, cell: Cell) -> bool:
@@ -102,7 +102,7 @@ class Combination:
         return f"b = {self.configs[cell].batch_size}" + (f" seed {cell[1]}" if several else "")
 
     def summary(self) -> str:
-        """What is known by now."""
+        """The findings so far, in words."""
         reached = [found.sfo for found in self.answers.values() if found.sfo is not None]
         limit, costs = self.sfo_limit.read(), ""
         if reached and limit is not None:
@@ -113,10 +113,10 @@ class Combination:
 
 @dataclass
 class TunedCombination(Combination):
-    """A search in which each batch size gets its best learning rate from a race.
+    """A search in which a race chooses the learning rate at each batch size.
 
-    A race is run with one seed; other seeds have the rate that won. The search sees a batch size
-    once its race is over. Races are abandoned as other runs are: by the least K·b so far.
+    A race uses one seed; the other seeds use the rate that won. The search sees a batch size once
+    its race is over. Runs of a race are abandoned like other runs, by the smallest K·b so far.
     """
 
     def trials(self) -> list[Trial]:
@@ -166,7 +166,7 @@ class TunedCombination(Combination):
         return f"{self.configs[cell].optimizer['lr']:g}"
 
     def _best_rate(self, b: int) -> int | None:
-        """By the first race at a batch size that is over."""
+        """The winner of the first finished race at a batch size."""
         for seed in self.search.seeds:
             if (best := self._race(b, seed, start=0).best) is not None:
                 return best
@@ -187,7 +187,8 @@ class TunedCombination(Combination):
         return sorted(next(iter(self.configs.values())).lr_tuning)
 
     def _start(self, b: int) -> int:
-        """The best rate at the nearest batch size that has one, else the optimizer's own."""
+        """The rate to start a race from: the best at the nearest batch size, else the optimizer's
+        own."""
         best = {other: self._best_rate(other) for other in self.search.batch_sizes}
         known = {other: place for other, place in best.items() if place is not None}
         if known:
@@ -204,7 +205,7 @@ def combinations(
     settings: SearchSettings,
     config_of: Callable[[Overrides], RunConfig],
 ) -> list[Combination]:
-    """Of the jobs that the command line and the grid name; they may name batch sizes and seeds."""
+    """The combinations of the jobs on the command line and in the grid."""
     check_tuned(named)
     for job, cfg in named.items():  # as far as data are looked for; the rest is asked of all jobs
         check_probed(cfg, settings.probes)
@@ -248,7 +249,7 @@ def _combination(
     sizes: dict[int, int],
     config_of: Callable[[Overrides], RunConfig],
 ) -> Combination:
-    """`sizes`: batch sizes as asked for, by the effective ones."""
+    """One combination; `sizes` maps effective batch sizes to those asked for."""
     plain: dict[Cell, Overrides] = {
         (effective, seed): (*others, f"batch_size={size}", f"seed={seed}")
         for effective, size in sizes.items()
@@ -290,7 +291,7 @@ def _data_size(cfg: RunConfig) -> int:
 
 
 def _sfo_limit_file(cfg: RunConfig, others: Overrides, search: Search) -> Path:
-    """The same for the same search, whoever calls it."""
+    """The file of the SFO limit, the same for every call of the same search."""
     text = "\n".join([*others, repr(cfg.stop), repr(search)])
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return run_directory(cfg).parent / FOLDER / f"{file_name(cfg.names.variant)}-{digest}"

@@ -1,8 +1,8 @@
-"""How many runs of a sweep train at a time, where that is left to it.
+"""How many runs of a sweep train at a time, if the user does not say.
 
-Several runs with a core each are done sooner than one after the other with all cores. Threads
-change the last bits of losses, so the same sweep on the same machine gets the same number,
-whatever is free or finished at the moment.
+Several runs with one core each finish sooner than one after the other with all cores. The number of
+threads changes the last bits of the losses, so the same sweep on the same machine always gets the
+same number, whatever is free or finished at the moment.
 """
 
 import json
@@ -33,7 +33,7 @@ COPIES = 4  # of the weights, at most: themselves, and what an optimizer keeps
 
 @dataclass(frozen=True)
 class Concurrency:
-    """So many runs at a time, and why; over how many GPUs a local sweep spreads them."""
+    """How many runs train at a time and why, and how many GPUs a local sweep uses."""
 
     runs: int
     why: str
@@ -53,14 +53,14 @@ class Concurrency:
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes: of a process with its data, which the sweep's own has too, and of its training."""
+    """Bytes of a process with its data (the sweep's own has them too), and of its training."""
 
     process: float
     training: float
 
 
 def automatic(configs: Sequence[RunConfig]) -> Concurrency:
-    """As many as have cores and fit into memory; on GPUs, `jobs_per_gpu` on each."""
+    """As many runs as there are cores and memory for; on GPUs, `jobs_per_gpu` on each."""
     devices = {device_type(cfg.trainer["accelerator"]) for cfg in configs}
     if devices != {"cpu"}:
         gpus = gpus_of(configs)
@@ -81,20 +81,20 @@ def automatic(configs: Sequence[RunConfig]) -> Concurrency:
 
 
 def gpus_of(configs: Iterable[RunConfig]) -> int:
-    """CUDA's, where one of the runs would train on one."""
+    """The number of CUDA GPUs, if one of the runs would train on one; otherwise 0."""
     on_cuda = any(device_type(cfg.trainer["accelerator"]) == "cuda" for cfg in configs)
     return len(visible_gpus()) if on_cuda else 0
 
 
 def at_a_time(jobs: int, cores: int, memory: float = 0, needs: Iterable[Need] = ()) -> int:
-    """The rule on a CPU: a core for each run, and room for as many of the most demanding one."""
+    """The rule on a CPU: one core per run, and enough memory for that many of the largest run."""
     room = USABLE * memory
     fitting = [int((room - need.process) / (need.process + need.training)) for need in needs]
     return max(1, min([jobs, cores, *fitting]))
 
 
 def needs(configs: Iterable[RunConfig]) -> list[Need]:
-    """For each model and data set, what its most demanding run takes."""
+    """The memory of the most demanding run, for each model and data set."""
     of_a_kind = groupby(sorted(configs, key=_kind), key=_kind)
     with torch.random.fork_rng(devices=[]):
         return [_most_needed(list(alike)) for _, alike in of_a_kind]
@@ -136,7 +136,7 @@ def _most_of_strangers(alike: Sequence[RunConfig], source: Source) -> Need:
 
 
 def _slice(cfg: RunConfig, batch_size: int) -> int:
-    """Samples at once; at least 2, since BatchNorm may refuse one."""
+    """Samples processed at once; at least 2, because BatchNorm may refuse one."""
     if cfg.micro_batch_size == AUTO:  # it takes what there is for it
         return 2
     assert not isinstance(cfg.micro_batch_size, str)

@@ -1,4 +1,4 @@
-"""Which GPU a job trains on: where a sweep's jobs have several, one with a slot that is free."""
+"""Which GPU a job trains on: the first one with a free slot."""
 
 import gc
 import os
@@ -17,17 +17,18 @@ POLL_SECONDS = 0.1
 
 
 def visible_gpus() -> list[str]:
-    """CUDA's GPUs in torch's order: a number or a UUID, as CUDA_VISIBLE_DEVICES names them.
+    """CUDA's GPUs in torch's order: numbers or UUIDs, as CUDA_VISIBLE_DEVICES names them.
 
-    What torch sees counts. Where the variable names more, CUDA leaves out the first that is not
-    there and all after it; where it names fewer, torch did not go by it, and its numbers do.
+    What torch sees counts. If the variable names more GPUs, CUDA leaves out the first one that does
+    not exist and all after it. If it names fewer, torch did not use it, and torch's numbers are
+    returned.
     """
     count, named = _device_count(), _named()
     return named[:count] if len(named) >= count else [str(gpu) for gpu in range(count)]
 
 
 def disagreement() -> str | None:
-    """In a line, where CUDA_VISIBLE_DEVICES names more GPUs than torch sees, or fewer."""
+    """A line if CUDA_VISIBLE_DEVICES names more or fewer GPUs than torch sees; otherwise empty."""
     count, named = _device_count(), _named()
     if not named or len(named) == count:
         return None
@@ -53,10 +54,10 @@ def gpu_title(number: int) -> str:
 def own_gpu(
     slots: Path, workers: int, gpus: int, stop_requested: Callable[[], bool]
 ) -> Iterator[Gpu | None]:
-    """The GPU that this job has for as long as the context lasts.
+    """The GPU of this job, for as long as the context lasts.
 
-    Slots are taken in the order of their numbers, which go round the GPUs: each GPU has a job
-    before one has two. The operating system frees the slot when the process ends, however it ends.
+    Slots are taken in order, and their numbers go round the GPUs, so each GPU gets one job before
+    any gets two. The operating system frees the slot when the process ends, however it ends.
     """
     import torch
 
@@ -74,7 +75,7 @@ def own_gpu(
 def _first_free(
     slots: Path, workers: int, stop_requested: Callable[[], bool]
 ) -> tuple[int, FileLock]:
-    """There is one, but for the moment in which a killed process dies."""
+    """The first free slot. There always is one, except while a killed process is still dying."""
     while True:
         for slot in range(workers):
             lock = FileLock(slots / str(slot), fallback_to_soft=False)

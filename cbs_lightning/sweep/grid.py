@@ -1,4 +1,4 @@
-"""What an experiment sweeps, as its YAML file says it: `hydra.sweeper.grid` and `.params`.
+"""What an experiment sweeps: `hydra.sweeper.grid` and `.params` of its YAML file.
 
 Nothing here may take long to import.
 """
@@ -17,7 +17,7 @@ Row = dict[str, str]  # what each key is swept over, as it would be typed
 
 
 def read_grid(grid: Any) -> list[Row]:
-    """The rows; raises `ConfigError` for what is none."""
+    """The rows of a grid. Raises `ConfigError` for anything that is not a grid."""
     plain = _plain(grid)
     if not isinstance(plain, Sequence) or isinstance(plain, str):
         raise ConfigError(GRID, plain, f"must be a list of rows, such as [{EXAMPLE}]")
@@ -25,7 +25,7 @@ def read_grid(grid: Any) -> list[Row]:
 
 
 def read_params(params: Any) -> Row:
-    """Values that are swept unless the command line has others."""
+    """Values to sweep unless the command line has others."""
     return _row(PARAMS, _plain(params) or {})
 
 

@@ -1,6 +1,6 @@
-"""What a sweep tells a job: where to report, when to stop, its GPU, its SFO limit.
+"""What a sweep passes to a job: where to report, when to stop, its GPU, its SFO limit.
 
-Hydra's launchers carry strings, so it travels as the text of one key, `sweep`.
+Hydra's launchers pass strings, so this is the text of one key, `sweep`.
 """
 
 import json
@@ -53,7 +53,7 @@ class SweepJob:
         return cls(**json.loads(text))
 
     def override(self) -> str:
-        """For Hydra, to which quotes and dollars have a meaning of their own."""
+        """As an override for Hydra, which gives quotes and dollars a meaning of their own."""
         text = json.dumps(asdict(self)).replace("'", r"\u0027").replace("$", r"\u0024")
         return f"sweep='{text}'"
 
@@ -102,7 +102,7 @@ class SweepJob:
         )
 
     def ended(self, status: Status) -> None:
-        """Without a result to show."""
+        """Report the end of a run that has no result to show."""
         self._update(phase=Phase.FINISHED, status=status)
 
     def postponed(self) -> None:
@@ -128,7 +128,7 @@ class SweepJob:
 
     @contextmanager
     def printing_beside_table(self) -> Iterator[None]:
-        """While inside, what is printed goes to the board where a live table has the terminal."""
+        """While inside, what the job prints goes to the board if a live table has the terminal."""
         if self.board is None or not self.board.live:
             yield
             return
@@ -136,7 +136,7 @@ class SweepJob:
             yield
 
     def _left(self) -> tuple[dict[int, TimeLeft], TimeLeft | None]:
-        """For runs by their numbers, and for the sweep as long as there are any."""
+        """The time left for each run, by number, and for the sweep if any run is left."""
         jobs = self.board.jobs() if self.board is not None else []
         runs, sweep = time_left(jobs, self.workers)
         return runs, sweep if runs else None

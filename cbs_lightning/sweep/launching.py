@@ -1,4 +1,4 @@
-"""How a sweep is launched: by the user's launcher as that says, else by the key `jobs`."""
+"""How a sweep is launched: by the launcher the user chose, or else by the key `jobs`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,11 +22,11 @@ ONE_BY_ONE = ("BasicLauncher", "LocalLauncher")  # Hydra's own and submitit's wi
 
 
 def concurrency_of(config: DictConfig, jobs: Sequence[RunConfig]) -> Concurrency:
-    """How many of a sweep's jobs run at a time; `config` is the sweep's own, with Hydra's part."""
+    """How many jobs of a sweep run at a time; `config` is the sweep's, including Hydra's part."""
     for key in ("jobs", "jobs_per_gpu", "answer_within"):
         values = list(dict.fromkeys(str(getattr(job, key)) for job in jobs))
         if len(values) > 1:
-            raise ConfigError(key, ",".join(values), "a sweep has one value of it")
+            raise ConfigError(key, ",".join(values), "a sweep takes one value of this key")
     _check_paths(config, jobs)
     asked = jobs[0].jobs
     if _names_launcher(config):
@@ -44,26 +44,26 @@ def concurrency_of(config: DictConfig, jobs: Sequence[RunConfig]) -> Concurrency
 
 
 def _check_paths(config: DictConfig, jobs: Sequence[RunConfig]) -> None:
-    """A comma in a path was meant to be part of it."""
+    """Refuse several values of a path: the comma was meant to be part of it."""
     overrides = OmegaConf.select(config, "hydra.overrides.task", default=[])
     for key in ("output_dir", "data_dir"):
         typed = [word for word in overrides if word.startswith(f"{key}=")]
         if typed and len({getattr(job, key) for job in jobs}) > 1:
             value = typed[-1].partition("=")[2]
             one = f"to pass a comma, quote it: {in_quotes(key, value)}"
-            raise ConfigError(key, value, f"a sweep has one value of it; {one}")
+            raise ConfigError(key, value, f"a sweep takes one value of this key; {one}")
 
 
 def is_on_cluster(config: DictConfig) -> bool:
-    """Whether the launcher is one of submitit's, whose jobs are a cluster's."""
+    """Whether the launcher is one of submitit's, which runs jobs on a cluster."""
     return "submitit_folder" in config.hydra.launcher
 
 
 def with_launcher(config: DictConfig, runs: int, scratch: Path | None) -> DictConfig:
-    """The configuration with a launcher of so many runs at a time.
+    """The configuration with a launcher that runs this many jobs at a time.
 
-    It has no idle workers, which a signal to all of a group would kill. What joblib writes is in
-    the sweep's own directory `scratch`, unless the user says where.
+    The launcher has no idle workers, because a signal to the whole process group would kill them.
+    joblib writes to the sweep's own directory `scratch`, unless the user chose another place.
     """
     config = config.copy()
     if (key := _width_key(config.hydra)) is not None:
@@ -76,7 +76,7 @@ def with_launcher(config: DictConfig, runs: int, scratch: Path | None) -> DictCo
 
 
 def _names_launcher(config: DictConfig) -> bool:
-    """Hydra's basic one is nobody's choice unless it was typed."""
+    """Whether a launcher was chosen. Hydra's basic one counts only if it was typed."""
     typed = any(override.startswith("hydra/launcher=") for override in config.hydra.overrides.hydra)
     return typed or bool(config.hydra.runtime.choices["hydra/launcher"] != BASIC)
 

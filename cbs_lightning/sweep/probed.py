@@ -1,4 +1,4 @@
-"""The first run of a search, whose probes predict b*: the search goes on from there."""
+"""The first run of a search, whose probes predict b* and so where to continue."""
 
 import math
 from dataclasses import dataclass
@@ -24,24 +24,24 @@ class Probed:
     cfg: RunConfig
 
     def record(self) -> NoiseRecord | None:
-        """What its probes measured on the way to this threshold, if they have by now."""
+        """What its probes measured on the way to this threshold, if they already have."""
         found = read_record(run_directory(self.cfg))
         return found if found is not None and found.threshold == self.cfg.stop.loss else None
 
     def prediction(self) -> Prediction | None:
-        """None where the probes predict nothing."""
+        """The prediction; None if the probes predict nothing."""
         record = self.record()
         if record is None or not record.critical_batch:
             return None
         return Prediction(record.critical_batch, _factor(record))
 
     def gradients(self) -> int:
-        """What the probes cost; a product with the Hessian counts as a gradient."""
+        """What the probes cost in gradients; a product with the Hessian counts as one."""
         record = self.record()
         return record.cost.gradients + record.cost.hessian_products if record is not None else 0
 
     def summary(self) -> str:
-        """A sentence with a space before it, or nothing."""
+        """A sentence with a leading space, or nothing."""
         record, b = self.record(), self.cfg.batch_size
         if record is None:
             return ""
@@ -59,7 +59,7 @@ def check_probed(cfg: RunConfig, probes: int) -> None:
 
 
 def _factor(record: NoiseRecord) -> float:
-    """By which b* is off in one of three cases."""
+    """The factor by which b* is off in one of three cases."""
     low, high = record.interval or (None, None)
     if not low or not high or not low < high < math.inf:
         return UNKNOWN_FACTOR

@@ -1,4 +1,4 @@
-"""The end of a sweep: every run, the answer, and where to look."""
+"""The end of a sweep: all runs, the answer, and where to find the files."""
 
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,7 +28,7 @@ def report(
     studies: Mapping[Path, bool],
     within: float = WITHIN,
 ) -> None:
-    """Print every run and the answer, and write figures and report where they are wanted.
+    """Print all runs and the answer, and write figures and report if they are wanted.
 
     Args:
         results: One per job; None is a job that failed without one.
@@ -82,10 +82,10 @@ def _answer(
     within: float,
     records: Mapping[str, NoiseRecord],
 ) -> Iterator[str]:
-    """Lines with what the results say to this sweep's own request.
+    """The lines that answer this sweep's own request.
 
-    A curve that one of the studies to be written has as well is taken from there, so that the
-    forms are fitted to it once.
+    A curve that also belongs to one of the studies to be written is taken from there, so that it is
+    fitted only once.
     """
     known = [curve for study in written for curve in study.recommended_curves]
 
@@ -102,7 +102,7 @@ def _answer(
 
 
 def _finish(directory: Path, study: Study | None) -> None:
-    """Write what is made of the study, if one is given, and say where its runs are."""
+    """Write the files of the study, if there is one, and say where its runs are."""
     output_dir = directory.parent
     if study is None:
         commands = study_commands(output_dir, "figures", "report", "tensorboard")
@@ -135,7 +135,7 @@ def _write(study: Study) -> None:
 def _earlier_runs(
     results: list[Result], directories: list[Path], studies: Iterable[Study]
 ) -> list[Result]:
-    """What other runs of the studies, of the same variants, say to what this sweep asked."""
+    """What other runs of the studies, with the same variants, add to this sweep's answer."""
     asked: dict[tuple[str, str], set[Request]] = {}
     for run in results:
         asked.setdefault((run.study, run.variant), set()).add(request_of(run))
@@ -151,7 +151,7 @@ def _earlier_runs(
 
 
 def _list_runs(runs: list[Result]) -> str:
-    """Of each variant the batch sizes."""
+    """The batch sizes of each variant."""
     sizes: dict[str, set[int]] = {}
     for run in runs:
         sizes.setdefault(run.variant, set()).add(run.batch_size)
@@ -167,7 +167,7 @@ def _sfo(result: Result) -> str:
 
 
 def _cells(result: Result, until: list[str]) -> tuple[str | Text, ...]:
-    """Names are text, never markup."""
+    """The cells of a row, as text that is never read as markup."""
     style = "green" if result.status is Status.REACHED else "yellow"
     return (
         Text(visible(result.variant)),

@@ -24,19 +24,19 @@ OF_PROCESS = ("joblib_memmapping_folder_{}_*", "sem.loky-{}-*")
 
 @contextmanager
 def scratch_directory(study: Path, below: Path | None = None) -> Iterator[Path | None]:
-    """A directory for as long as the context lasts; None, with a line that says why, if there is
-    no room for one.
+    """A directory for as long as the context lasts; None, with a line that says why, if there is no
+    room.
 
-    It is `below` another, if one is given, because other machines see that. Else it is among the
-    temporary files, or in the directory of the study where those have no room. What sweeps that
-    were killed left there is removed.
+    If `below` is given, it is inside that directory, because other machines can see it. Otherwise
+    it is among the temporary files, or in the study's directory if those have no room. Anything
+    that killed sweeps left there is removed.
     """
     with ExitStack() as stack:
         yield _first_with_room(stack, [below] if below is not None else [None, study])
 
 
 def _first_with_room(stack: ExitStack, places: list[Path | None]) -> Path | None:
-    """In one of the places, of which None is the temporary files'."""
+    """The directory in the first place that has room; None stands for the temporary files."""
     for number, place in enumerate(places, 1):
         try:
             if place is None:
@@ -102,5 +102,5 @@ def _remove_shared_memory(pid: int) -> None:
 
 @cache
 def _warn(text: str) -> None:
-    """Once in a process: a search has many rounds."""
+    """Warn once per process, because a search has many rounds."""
     print_line(visible(f"warning: {text}"))

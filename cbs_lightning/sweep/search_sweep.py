@@ -28,7 +28,7 @@ from cbs_lightning.training.run import publish_answer, stored_run
 
 
 class SearchSweep(Sweep):
-    """Rounds of jobs, each of as many as run at a time; nothing that is known is trained."""
+    """Runs rounds of jobs, as many in each as run at a time. Finished runs are not repeated."""
 
     def search(
         self,
@@ -36,9 +36,10 @@ class SearchSweep(Sweep):
         settings: SearchSettings,
         config_of: Callable[[Overrides], RunConfig],
     ) -> list[Result | None]:
-        """The results that it rests on, None where a run failed; `named` is the command line's.
+        """The results that the answer rests on, with None for a run that failed.
 
-        Raise `UserError` if no run reached the threshold.
+        `named` holds the jobs of the command line. Raises `UserError` if no run reached the
+        threshold.
         """
         self.budget = settings.budget
         self.combinations = combinations(named, settings, config_of)
@@ -66,7 +67,7 @@ class SearchSweep(Sweep):
                 each.look()
 
     def _rounds(self, listeners: Sequence[Listener]) -> str | None:
-        """Run them; what part of the budget is used up, if that is why they ended."""
+        """Run the rounds; return which part of the budget ended them, if one did."""
         number = 0
         while unknown := self._unknown():
             if limit := self.budget.used_up(*self._spent()):
@@ -99,10 +100,10 @@ class SearchSweep(Sweep):
         return self.launch(configs, self.concurrency, listeners, "round", limits)
 
     def _deal(self, unknown: list[Combination]) -> list[tuple[Combination, Cell]]:
-        """As many runs as there are workers, in turns, and one of each combination at least.
+        """Deal as many runs as there are workers, in turns, and at least one per combination.
 
-        Combinations that differ in the threshold have runs in common. The strictest comes first:
-        what it trains answers the others.
+        Combinations that differ only in the threshold share runs. The strictest comes first,
+        because its runs answer for the others.
         """
         unknown = sorted(unknown, key=lambda each: each.threshold)
         offers = [
@@ -114,11 +115,11 @@ class SearchSweep(Sweep):
         return list(found.values())[: max(self.concurrency.runs, len(unknown))]
 
     def _unknown(self) -> list[Combination]:
-        """Of which a further run would tell something."""
+        """The combinations for which another run would add something."""
         return [each for each in self.combinations if each.propose(1)]
 
     def _spent(self) -> tuple[int, int, float]:
-        """Runs, gradients and hours, since the search was called."""
+        """Runs, gradients and hours since the search started."""
         gradients = self._on_probes + sum(spent for _, _, spent in self._spent_on)
         return self._runs, gradients, (time.monotonic() - self._began) / 3600
 
@@ -164,7 +165,7 @@ class SearchSweep(Sweep):
                 print_line(f"  {each.summary()} Next: {following}.")
 
     def _spent_in_words(self) -> str:
-        """With the budget's limits, where it has some."""
+        """What was spent, with the limits of the budget if it has any."""
         runs, gradients, hours = self._spent()
         budget = self.budget
         parts = {
@@ -177,7 +178,7 @@ class SearchSweep(Sweep):
         return ", ".join(words)
 
     def _of_which_in_words(self) -> str:
-        """What went into learning rates that did not win, and into probes."""
+        """How much of it went into learning rates that did not win, and into probes."""
         tuning = sum(spent for each, cell, spent in self._spent_on if each.is_tuning(cell))
         parts = {"tuning": tuning, "probes": self._on_probes}
         words = [f"{spent:,} on {what}" for what, spent in parts.items() if spent]
@@ -198,7 +199,7 @@ def _range_in_words(search: Search) -> str:
 
 
 def _steps_to_go_on_from(cfg: RunConfig) -> int:
-    """Those that a run need not make again."""
+    """The number of steps that a run need not repeat."""
     stored = stored_run(cfg)
     goes_on = (run_directory(cfg) / CHECKPOINT).exists()
     return stored.result.steps_run if stored is not None and goes_on else 0

@@ -1,4 +1,4 @@
-"""How a parallel sweep is stopped: its workers save themselves, and no further job begins."""
+"""Stops a parallel sweep: its workers save themselves, and no further job starts."""
 
 import signal
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from cbs_lightning.signals import SECOND, TO_STOP
 
 
 class StopFile:
-    """What a sweep tells its workers by: once it is there, they stop."""
+    """A file that tells a sweep's workers to stop as soon as it exists."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -33,7 +33,7 @@ class StopFile:
 
 @contextmanager
 def stop_file_on_signal(directory: Path) -> Iterator[StopFile]:
-    """While inside, SIGINT, SIGTERM and SIGUSR2 make the file, and nothing else."""
+    """While inside, SIGINT, SIGTERM and SIGUSR2 create the file and do nothing else."""
     stop = StopFile(directory / "stop")
     before = {number: signal.signal(number, stop.make) for number in TO_STOP}
     try:

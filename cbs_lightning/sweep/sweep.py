@@ -1,4 +1,4 @@
-"""A sweep: jobs that are checked as a whole, run by any launcher, shown, and summed up."""
+"""A sweep: its jobs are checked together, run by any launcher, shown, and summed up."""
 
 import os
 import signal
@@ -46,7 +46,7 @@ Listener = Callable[[], None]  # called while a sweep runs, as `Watcher` says
 
 
 class Sweep:
-    """Everything is checked before the first job runs."""
+    """Runs jobs, after all of them have been checked."""
 
     def __init__(
         self, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
@@ -56,7 +56,7 @@ class Sweep:
         self.config = config
 
     def run(self, configs: Configs) -> list[Result | None]:
-        """The jobs' results, None where one failed."""
+        """The results of the jobs, with None for a job that failed."""
         concurrency = self.check(configs)
         print_start(f"{count_of(len(configs), 'job')}, {concurrency}", concurrency)
         with shown_in_tensorboard(configs) as listeners:
@@ -67,7 +67,7 @@ class Sweep:
         return found
 
     def check(self, configs: Configs) -> Concurrency:
-        """Raise `UserError` unless all of them can start; how many do at a time."""
+        """Raise `UserError` unless all jobs can start; return how many run at a time."""
         here = not is_on_cluster(self.config)
         for cfg in configs.values():
             check(cfg, here=here)
@@ -86,7 +86,7 @@ class Sweep:
         part: str = "sweep",
         sfo_limits: Mapping[Overrides, SfoLimit] | None = None,
     ) -> list[Result | None]:
-        """Run jobs that were checked; their results, None where one failed."""
+        """Run jobs that were checked; return their results, with None for a job that failed."""
         limits = sfo_limits or {}
         workers, on_cluster = concurrency.runs, concurrency.on_cluster
         started, stop = time.time(), None
@@ -129,13 +129,14 @@ class Sweep:
 
 
 def _check_optimizers(configs: Iterable[RunConfig]) -> None:
-    """Raise `ConfigError` unless they fit their nets and batch sizes, each of its kind once."""
-    checked = set()
+    """Raise `ConfigError` unless each optimizer fits its net and batch size; equal ones are checked
+    once."""
+    seen = set()
     for cfg in configs:
         kind = repr((cfg.model, cfg.optimizer, cfg.data, cfg.rules, cfg.batch_size))
-        if kind in checked or not (cfg.rules.any or KEY in cfg.optimizer):
+        if kind in seen or not (cfg.rules.any or KEY in cfg.optimizer):
             continue
-        checked.add(kind)
+        seen.add(kind)
         source = find_data(cfg)
         source.setup()
         check_optimizer_fits(cfg, source)
@@ -149,7 +150,7 @@ def print_start(line: str, concurrency: Concurrency) -> None:
 
 @contextmanager
 def shown_in_tensorboard(configs: Configs) -> Iterator[list[Listener]]:
-    """Listeners that, while inside, show the studies in TensorBoard as their runs finish."""
+    """While inside, listeners that update the studies in TensorBoard as their runs finish."""
     with ExitStack() as stack:
         live = [LiveStudy(study) for study, wanted in _studies(configs).items() if wanted]
         for each in live:
@@ -172,7 +173,7 @@ def has_failed(result: Result | None) -> bool:
 def finished_already(
     configs: Configs, jobs: Mapping[Overrides, SweepJob]
 ) -> dict[Overrides, Result]:
-    """Results that are stored already, for which no worker has to be started."""
+    """Results that are already stored, so that no worker has to start for them."""
     found: dict[Overrides, Result] = {}
     for overrides, cfg in configs.items():
         job = jobs[overrides]
@@ -192,7 +193,7 @@ def _exit_if_stopped(stop: StopFile | None) -> None:
 
 
 def _shared_folder(configs: Configs) -> Path:
-    """Where jobs on other machines can report how far they are."""
+    """A folder in which jobs on other machines can report their progress."""
     folder = inside(_first_study(configs), slurm.FOLDER)
     with output_errors(folder.parents[1]):
         folder.mkdir(parents=True, exist_ok=True)
@@ -204,7 +205,7 @@ def _first_study(configs: Configs) -> Path:
 
 
 def _needed(scratch: Path | None, configs: Configs) -> Path:
-    """Without it jobs at the same time cannot be told to stop."""
+    """Raise unless there is a directory: without one, parallel jobs cannot be told to stop."""
     if scratch is None:
         output_dir = _first_study(configs).parent
         raise ConfigError("output_dir", output_dir, "no room for a parallel sweep's own files")
@@ -212,7 +213,7 @@ def _needed(scratch: Path | None, configs: Configs) -> Path:
 
 
 def _studies(configs: Configs) -> dict[Path, bool]:
-    """The studies' directories, and whether a report of each is wanted."""
+    """The directories of the studies, and whether a report of each is wanted."""
     return {run_directory(cfg).parent: cfg.report for cfg in configs.values()}
 
 

@@ -28,9 +28,9 @@ Values = dict[str, list[str]]  # what a key is swept over, as key=value
 class JobSweeper(Sweeper):
     """Its jobs are the product of what the command line sweeps with each row of `grid`.
 
-    All that the command line names is a job. For keys that it names, a row that has those values
-    gives the others; where no row has them, all rows do. `params` are values for the command line
-    that one typed there replaces.
+    Values on the command line replace the grid's. Everything else comes from the grid rows with
+    those values, or from all rows if there are none. `params` are values that the command line
+    replaces.
     """
 
     def __init__(
@@ -63,21 +63,21 @@ class JobSweeper(Sweeper):
 
 
 def cells(rows: list[Values], command: Values) -> list[Overrides]:
-    """The jobs that the rows of a grid and the command line make together, each once."""
+    """The jobs that the rows of a grid and the command line make together, without repetitions."""
     named = [key for key in command if any(key in row for row in rows)]
     others = [values for key, values in command.items() if key not in named]
     jobs: list[Overrides] = []
     for choice in itertools.product(*(command[key] for key in named)):
-        chosen = dict(zip(named, choice, strict=True))
-        having = [r for r in rows if all(v in r.get(key, [v]) for key, v in chosen.items())]
+        picked = dict(zip(named, choice, strict=True))
+        having = [r for r in rows if all(v in r.get(key, [v]) for key, v in picked.items())]
         for row in having or rows or [{}]:
-            rest = [values for key, values in row.items() if key not in chosen]
+            rest = [values for key, values in row.items() if key not in picked]
             jobs += [(*choice, *job) for job in itertools.product(*rest, *others)]
     return list(dict.fromkeys(jobs))
 
 
 def _values(overrides: Iterable[Override]) -> Values:
-    """Each override's key, as it was typed, with the `key=value` strings it stands for."""
+    """Each override's key as typed, with the `key=value` strings that it stands for."""
     values: Values = {}
     for override in overrides:
         key = override.get_key_element()

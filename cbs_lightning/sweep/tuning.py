@@ -1,6 +1,6 @@
-"""`lr_scaling=tuned`: a job of a sweep becomes one for each learning rate that is tried.
+"""`lr_scaling=tuned`: a job of a sweep becomes one job per learning rate to try.
 
-A grid runs all of them; a search has a race of them at each batch size that it tries.
+A grid runs all of them; a search races them at each batch size that it tries.
 """
 
 from collections.abc import Callable
@@ -18,10 +18,10 @@ SCALING, FACTORS, LR = "lr_scaling", "lr_tuning", "optimizer.lr"
 def expand(
     configs: dict[Overrides, RunConfig], compose: Callable[[Overrides], RunConfig]
 ) -> dict[Overrides, RunConfig]:
-    """The jobs with their configurations, in which nothing is left to be tuned.
+    """The jobs and their configurations, with nothing left to tune.
 
-    The runs that it makes are plain ones with a learning rate of their own: that with the
-    optimizer's own is one of the sweep's others where they have it too, and is there once.
+    The runs are ordinary ones with their own learning rates. The one with the optimizer's own rate
+    may already be among the sweep's other jobs, and is run once.
     """
     if all(cfg.lr_scaling != Scaling.TUNED for cfg in configs.values()):
         return configs
@@ -37,7 +37,7 @@ def expand(
 def rates_of(
     job: Overrides, compose: Callable[[Overrides], RunConfig], *, here: bool = True
 ) -> dict[Overrides, RunConfig]:
-    """The job with each learning rate that is tried, in the order of `lr_tuning`."""
+    """The job with each learning rate to try, in the order of `lr_tuning`."""
     plain = (*without(job, SCALING), f"{SCALING}={Scaling.NONE}")
     cfg = compose(plain)
     check(cfg, here=here)
@@ -47,18 +47,18 @@ def rates_of(
 
 
 def _typed(lr: float, factor: float) -> str:
-    """The product as a person would type it, or did, so that these are the same runs."""
+    """The product as a person would type it, so that it names the same run."""
     rate = f"{lr * factor:.12g}"
     return str(lr) if float(rate) == lr else rate
 
 
 def _what_is_run(cfg: RunConfig) -> str:
-    """All but which rates it was one of."""
+    """Everything about a job except which set of rates it belongs to."""
     return repr(replace(cfg, lr_tuning=[]))
 
 
 def check_tuned(configs: dict[Overrides, RunConfig]) -> None:
-    """Raise `ConfigError` where something else sets the rate: a sweep of it, or a rule."""
+    """Raise `ConfigError` if something else also sets the rate: a sweep over it, or a rule."""
     tuned = {job: cfg for job, cfg in configs.items() if cfg.lr_scaling == Scaling.TUNED}
     others = {without(job, LR) for job in tuned}
     if len(others) < len(tuned):

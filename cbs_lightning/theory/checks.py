@@ -1,4 +1,4 @@
-"""Numbers that users give: real, finite, in range, or a ValueError that names them."""
+"""Checks numbers that users pass: real, finite and in range, or a ValueError that names them."""
 
 import math
 from collections.abc import Iterator

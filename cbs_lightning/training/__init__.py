@@ -1,1 +1,1 @@
-"""One run: its request is answered from what is stored, else by training."""
+"""One run: answered from its stored losses if possible, otherwise by training."""

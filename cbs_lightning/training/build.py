@@ -1,4 +1,4 @@
-"""A configuration becomes a model, in slices that fit where that is asked for."""
+"""Builds the model of a configuration, and slices that fit into memory if that is asked for."""
 
 from functools import cache
 from typing import Any, Literal, NoReturn
@@ -78,7 +78,7 @@ def bare_classifier(cfg: RunConfig, images: ImageDataModule) -> Classifier:
 
 
 def _strangers_model(cfg: RunConfig, data_size: int) -> L.LightningModule:
-    """Built of its own settings alone; an optimizer that was chosen replaces its own."""
+    """A user's model, built from its own settings; a chosen optimizer replaces its own."""
     try:
         model: Any = instantiate({"_convert_": "all", **cfg.model})
     except InstantiationException as error:
@@ -97,7 +97,7 @@ def _optimizer_of(cfg: RunConfig, data_size: int) -> Factory | GroupedFactory:
 
 
 def optimizer_factory(settings: Settings) -> Factory | GroupedFactory:
-    """What `make_optimizer` makes the optimizer of a net with."""
+    """A function that makes the optimizer of a net."""
     own = {key: value for key, value in settings.items() if key != KEY}
     factory: Factory = instantiate(own, _convert_="all")
     return GroupedFactory(factory, settings[KEY]) if settings.get(KEY) else factory
@@ -112,10 +112,10 @@ def _trained(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def rate_schedule(cfg: RunConfig, data_size: int | None) -> RateSchedule:
-    """What the learning rate of each step is multiplied by; a stream's data have no size.
+    """The factor on the learning rate of each step; streams have no size.
 
-    Raises `ConfigError` where the warm-up does not end before the scheduler's horizon, and for a
-    horizon in epochs where there are none.
+    Raises `ConfigError` if the warm-up does not end before the scheduler's horizon, or if the
+    horizon is in epochs and the data has none.
     """
     settings = scheduler_arguments(cfg.scheduler)
     epochs = settings.pop(EPOCHS, None)
@@ -131,7 +131,7 @@ def rate_schedule(cfg: RunConfig, data_size: int | None) -> RateSchedule:
 
 
 def schedule_lines(cfg: RunConfig, extent: Extent, max_steps: int) -> list[str]:
-    """What to say of the scheduler when a run of at most so many steps begins."""
+    """Lines about the scheduler, for the start of a run of at most this many steps."""
     name, schedule = cfg.names.scheduler, rate_schedule(cfg, extent.sized).schedule
     horizon = getattr(schedule, SAMPLES, None)
     if isinstance(schedule, Constant):
@@ -152,7 +152,7 @@ def schedule_lines(cfg: RunConfig, extent: Extent, max_steps: int) -> list[str]:
 
 @cache
 def _warn_of_slices(name: str) -> None:
-    """Once in a process."""
+    """Warn once per process."""
     print_line(
         f"warning: micro_batch_size: the statistics of {name}'s BatchNorm are those of the slices, "
         "so the losses are not those of whole batches"
@@ -160,7 +160,7 @@ def _warn_of_slices(name: str) -> None:
 
 
 def check_optimizer_fits(cfg: RunConfig, source: Source) -> None:
-    """Raise `ConfigError` where the batch size has no settings, or a group no parameters."""
+    """Raise `ConfigError` if the batch size has no settings, or a group has no parameters."""
     settings = cfg.optimizer_settings(source.extent.size)
     if settings.get(KEY):
         with torch.random.fork_rng(devices=[]):
@@ -168,10 +168,11 @@ def check_optimizer_fits(cfg: RunConfig, source: Source) -> None:
 
 
 def check_model(cfg: RunConfig, source: Source) -> None:
-    """Raise `ConfigError` where the model cannot do what is asked of it.
+    """Raise `ConfigError` if the model cannot do what is asked of it.
 
-    Without blocks it cannot recompute them. A warm-up must end before a scheduler does. BatchNorm
-    cannot train on one value per channel, so on a batch or a slice of one sample of 1x1 maps.
+    Only a model with blocks can recompute them. A warm-up must end before a scheduler does.
+    BatchNorm cannot train on one value per channel, so not on a batch or slice of one sample with
+    1x1 maps.
     """
     rate_schedule(cfg, source.extent.sized)
     check_optimizer_fits(cfg, source)

@@ -1,4 +1,4 @@
-"""Automatic choices: made once for a run, stored, and kept when it resumes."""
+"""Automatic choices, made once per run, stored, and kept when it resumes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from cbs_lightning.training.resources.threads import fair_share, useful
 
 @dataclass(frozen=True)
 class Choices:
-    """What a run trains with where its configuration leaves that open."""
+    """What a run uses where its configuration leaves the choice open."""
 
     threads: int
     micro_batch_size: int | Literal["auto"] | None  # auto: for the model to choose
@@ -25,10 +25,11 @@ def choose(
     sharing: int,
     operations_of_step: Callable[[], float],
 ) -> Choices:
-    """The threads, and what `micro_batch_size: auto` was when the run made its first steps.
+    """The number of threads, and the slice that `micro_batch_size: auto` chose at the start of the
+    run.
 
-    Sums depend on both, so a run resumes with what its losses so far were made with. `sharing`
-    runs at a time share this machine's cores.
+    Both change the rounding of sums, so a resumed run keeps what its losses were made with.
+    `sharing` runs at a time share this machine's cores.
     """
     threads: int | None = None
     slice_size: int | Literal["auto"] | None = AUTO

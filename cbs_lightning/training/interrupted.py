@@ -1,10 +1,10 @@
-"""How a run ends that was told to stop."""
+"""How a run ends that was asked to stop."""
 
 from cbs_lightning.results.result import Result
 
 
 class Interrupted(Exception):  # noqa: N818 - it is not an error
-    """A signal ended the run; what it had is stored."""
+    """A signal ended the run; everything up to then is stored."""
 
     def __init__(self, result: Result, signal_number: int) -> None:
         super().__init__(result, signal_number)

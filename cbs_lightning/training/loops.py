@@ -1,7 +1,7 @@
-"""Which loop a run takes: many steps per call, or Lightning's own with one.
+"""Which training loop a run uses: many steps per call, or Lightning's own with one.
 
-The fast loop, of this project's classifiers, calls none of Lightning's hooks around a single step.
-Where anything would be left out by it, a run takes the general loop.
+The fast loop of this project's classifiers calls none of Lightning's hooks around a single step. A
+run that needs any of them uses the general loop.
 """
 
 from collections.abc import Iterable
@@ -26,12 +26,12 @@ BATCH_HOOKS = ("on_before_batch_transfer", "on_after_batch_transfer", "transfer_
 
 
 def overridden(one: type, base: type, names: Iterable[str]) -> list[str]:
-    """Those methods that a class does not have from `base`."""
+    """The methods that a class does not inherit from `base`."""
     return [name for name in names if getattr(one, name, None) is not getattr(base, name, None)]
 
 
 def reasons_for_general_loop(cfg: RunConfig) -> list[str]:
-    """What the fast loop would leave out, in words; none: the run takes it."""
+    """What the fast loop would leave out, in words; empty if the run can use it."""
     model = get_object(cfg.model["_target_"])
     if not issubclass(model, Classifier):
         return [f"{model.__name__} is not one of this project's classifiers"]
@@ -44,6 +44,6 @@ def reasons_for_general_loop(cfg: RunConfig) -> list[str]:
 
 
 def is_classifier(cfg: RunConfig) -> bool:
-    """Whether the model is built by this project, with a net for the images at hand."""
+    """Whether the model is one of this project's classifiers, whose net is built for the images."""
     target = get_object(cfg.model["_target_"])
     return isinstance(target, type) and issubclass(target, Classifier)

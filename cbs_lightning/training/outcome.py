@@ -1,4 +1,4 @@
-"""What a run leaves behind, however it ends."""
+"""Writes the result of a run, however it ends."""
 
 import traceback
 from contextlib import suppress
@@ -31,9 +31,9 @@ from cbs_lightning.training.source import Source
 
 
 class Outcome:
-    """A run's result, filled in as more is known of it.
+    """A run's result, completed step by step.
 
-    That of an unfinished or abandoned run does not replace a `stored` one that knows more.
+    The result of an unfinished or abandoned run does not replace a `stored` one that knows more.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Outcome:
         self.result = replace(self.result, **known)
 
     def finish(self, ended: Status) -> Result:
-        """Write what there is, result last: a run with a result is whole."""
+        """Write everything, the result last: a run with a result is complete."""
         trajectory = self.recorder.trajectory
         self.add(
             ended=ended,
@@ -69,12 +69,12 @@ class Outcome:
         return self.result
 
     def finish_probes(self) -> None:
-        """Write what they measured, after the result."""
+        """Write what the probes measured, after the result."""
         if self.probes is not None:
             write_record(self.directory, self.probes, self.result)
 
     def finish_badly(self, ended: Status) -> Result:
-        """Write what can still be written: the device or the disk may be in trouble."""
+        """Write what can still be written: the device or the disk may have failed."""
         with suppress(Exception):
             self.recorder.pause()
         with suppress(OSError):
@@ -86,7 +86,7 @@ class Outcome:
         return self.result
 
     def tidy(self, *, keep_checkpoint: bool) -> None:
-        """Remove what a finished run needs no more."""
+        """Remove what a finished run no longer needs."""
         if self.result.ended is Status.INTERRUPTED:
             return
         with suppress(OSError):  # the run is whole; what is left over does no harm
@@ -103,7 +103,7 @@ class Outcome:
 
 
 def blank_result(cfg: RunConfig, request: Request, source: Source, threads: int) -> Result:
-    """A result of no steps."""
+    """A result with no steps."""
     extent = source.extent
     effective_batch_size = min(cfg.batch_size, extent.size)
     return Result(
@@ -148,7 +148,7 @@ def blank_result(cfg: RunConfig, request: Request, source: Source, threads: int)
 
 
 def as_own(cfg: RunConfig, source: Source, request: Request, other: Run) -> Run:
-    """A run of the same computation as if it were this configuration's; nothing is written."""
+    """Another run of the same computation, as if it had this configuration; nothing is written."""
     made, trajectory = other.result, other.trajectory
     slice_size = cfg.micro_batch_size
     assert slice_size != AUTO  # which is not known to be the same
@@ -174,7 +174,7 @@ def as_own(cfg: RunConfig, source: Source, request: Request, other: Run) -> Run:
 
 
 def fill_from(other: Path, own: Run) -> None:
-    """Write a run whose losses came from another directory; result last, and no checkpoint."""
+    """Write a run whose losses came from another directory: the result last, and no checkpoint."""
     directory, result = own.directory, own.result
     write_config(directory, result)
     for path in event_paths(other, SUFFIX)[-1:]:

@@ -1,4 +1,4 @@
-"""The probes of a run: whether they are still to be made, and what they leave behind."""
+"""The probes of a run: whether they still have to be made, and the file they write."""
 
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -31,38 +31,39 @@ from cbs_lightning.results.result import UNFINISHED, Request, Result
 def probes_of(
     cfg: RunConfig, stop: StopAtThreshold, rates: RateSchedule, directory: Path, title: str
 ) -> MeasureNoise | None:
-    """The callback that measures, where that is asked for.
+    """The callback that measures, if probes are asked for.
 
-    The theorem is about the final weights: where those are not known yet, nothing is measured.
+    The theorem is about the final weights; as long as they are not known, nothing is measured.
     """
     reference = directory / REFERENCE
     if not cfg.noise.probes or (cfg.noise.theorem and not reference.exists()):
         return None
-    say = partial(_say, title)
+    note = partial(_note, title)
     settings = ProbeSettings(**asdict(cfg.noise))
     theorem = MeasureTheorem(reference) if cfg.noise.theorem else None
-    return MeasureNoise(settings, stop, rates, directory, cfg.seed, cfg.compile, say, theorem)
+    return MeasureNoise(settings, stop, rates, directory, cfg.seed, cfg.compile, note, theorem)
 
 
 def weights_keeper(cfg: RunConfig, directory: Path) -> list[L.Callback]:
-    """For the theorem: keeps the final weights of a run, which is then trained once more."""
+    """For the theorem: a callback that keeps the final weights of a run, which is then trained
+    again."""
     known = not cfg.noise.theorem or (directory / REFERENCE).exists()
     return [] if known else [KeepFinalWeights(directory / FINAL_WEIGHTS)]
 
 
-def _say(title: str, text: str) -> None:
+def _note(title: str, text: str) -> None:
     print_line(f"{title}: {text}")
 
 
 def read_record(directory: Path) -> NoiseRecord | None:
-    """None also where the file is damaged: probes are made again."""
+    """The stored probes; None also if the file is damaged, in which case they are made again."""
     with suppress(OSError, ValueError):
         return NoiseRecord.from_json((directory / FILE).read_bytes())
     return None
 
 
 def are_missing(cfg: RunConfig, directory: Path, request: Request) -> bool:
-    """Whether probes are asked for that the run has not had."""
+    """Whether probes are asked for that the run does not have yet."""
     if not cfg.noise.probes:
         return False
     record = read_record(directory)
@@ -72,7 +73,7 @@ def are_missing(cfg: RunConfig, directory: Path, request: Request) -> bool:
 
 
 def write_record(directory: Path, measured: MeasureNoise, result: Result) -> NoiseRecord | None:
-    """Write `noise.json`; None for a run that goes on later, or began without probes."""
+    """Write `noise.json`; None for a run that will resume later, or that began without probes."""
     if result.ended in UNFINISHED or measured.is_late:
         return None
     record = with_prediction(measured.record(result))
@@ -95,7 +96,7 @@ def _theorem(record: NoiseRecord, measured: MeasureNoise, result: Result) -> dic
 
 
 def summary_lines(directory: Path) -> list[str]:
-    """For the end of a run."""
+    """Lines for the end of a run."""
     record = read_record(directory)
     if record is None:
         return []

@@ -1,4 +1,4 @@
-"""Probes asked of a finished run: it is trained once more, in a folder of its own directory."""
+"""Probes for a finished run: it is trained once more, in a folder of its own directory."""
 
 import shutil
 from dataclasses import replace
@@ -34,9 +34,9 @@ FOLDER = "probes"  # until they are made; a run that was cut off goes on from th
 def repeat_for_probes(
     cfg: RunConfig, request: Request, stored: Run, job: Job, gpu: Gpu | None
 ) -> None:
-    """Leave `noise.json` in the run's directory, with probes only if the losses are the same bits.
+    """Write `noise.json` to the run's directory, with probes only if the losses are identical.
 
-    A signal ends in `Interrupted`; the next call goes on from there.
+    A signal raises `Interrupted`; the next call resumes from there.
     """
     directory, title = run_directory(cfg), job.title(run_title(cfg))
     print_line(f"{title}: trained once more for its probes, with the same losses")
@@ -68,7 +68,7 @@ def repeat_for_probes(
 
 
 def first_difference(one: Trajectory, other: Trajectory) -> int | None:
-    """The first step, counted from 1, whose losses are not the same bits; None: all are, as far as
+    """The first step, counted from 1, whose losses differ in any bit; None if none does, as far as
     both go."""
     steps = min(len(one), len(other))
     bits = [each.loss[:steps].astype("<f4").view(np.int32) for each in (one, other)]
@@ -77,7 +77,7 @@ def first_difference(one: Trajectory, other: Trajectory) -> int | None:
 
 
 def _as_it_was(cfg: RunConfig, stored: Run, scratch: Path) -> RunConfig:
-    """With what was chosen automatically, and no checkpoint or report to keep."""
+    """The configuration with the run's automatic choices, and without checkpoints or report."""
     slices = cfg.micro_batch_size
     return replace(
         cfg,

@@ -1,4 +1,4 @@
-"""From which checkpoint a run goes on, if there is one that fits it."""
+"""Finds the checkpoint that a run resumes from."""
 
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,9 @@ from cbs_lightning.training.source import Source
 def checkpoint_to_resume(
     cfg: RunConfig, source: Source, directory: Path, *, stepwise: bool
 ) -> Checkpoint | None:
-    """The newest checkpoint that is whole and of this run; others are named and set aside.
+    """The newest complete checkpoint of this run; any others are named and set aside.
 
-    Uses up random numbers: the run is seeded afterwards.
+    Consumes random numbers: the run is seeded afterwards.
     """
     if not any(path.exists() for path in generations(directory)):
         return None
@@ -41,7 +41,8 @@ def checkpoint_to_resume(
 
 
 def expected_of(cfg: RunConfig, data: ImageDataModule) -> Expected:
-    """What a checkpoint of this run looks like, from a step with a model that is thrown away."""
+    """What a checkpoint of this run looks like, found from one step of a model that is then
+    discarded."""
     model = bare_classifier(cfg, data)
     optimizer = model.configure_optimizers()
     set_training(optimizer, True)
@@ -59,7 +60,7 @@ def expected_of(cfg: RunConfig, data: ImageDataModule) -> Expected:
 
 
 def _constant(begun: dict[str, Any], stepped: dict[str, Any]) -> dict[str, Any]:
-    """What no step changes; the learning rate may follow a schedule."""
+    """The settings that no step changes; the learning rate may follow a schedule."""
     return {
         name: value
         for name, value in begun.items()

@@ -1,4 +1,4 @@
-"""One run: its request is answered from what is stored, else by training."""
+"""One run: answered from its stored losses if possible, otherwise by training."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -78,7 +78,7 @@ def run(cfg: RunConfig, job: Job = ALONE) -> Result:
 
 
 def _answer(cfg: RunConfig, source: Source, request: Request, job: Job) -> Result:
-    """Answer the request in a directory that is this process's."""
+    """Answer the request, in a directory that this process has locked."""
     directory = run_directory(cfg)
     stored = _read_stored(cfg, recover=True)
     known = answer_from_store(stored, request, job.sfo_limit) if stored is not None else None
@@ -99,7 +99,7 @@ def _answer(cfg: RunConfig, source: Source, request: Request, job: Job) -> Resul
 
 
 def _make_probes(cfg: RunConfig, request: Request, job: Job) -> None:
-    """Those that a finished run has not had, or not all of, by training it once more."""
+    """Make the probes that a finished run lacks, by training it once more."""
     directory = run_directory(cfg)
     if not are_missing(cfg, directory, request):
         return
@@ -117,7 +117,7 @@ def _print_prediction(cfg: RunConfig, job: Job) -> None:
 def _copy_losses(
     cfg: RunConfig, source: Source, request: Request, stored: Run | None, job: Job
 ) -> Result | None:
-    """The answer of a run of the same computation, if there is one, as this run's own."""
+    """Copy the answer from a run of the same computation, if there is one."""
     if _wants_more_than_losses(cfg):
         return None
     source.setup()
@@ -135,14 +135,14 @@ def _copy_losses(
 
 
 def _wants_more_than_losses(cfg: RunConfig) -> bool:
-    """Whether training leaves, or does, something that cannot be copied."""
+    """Whether training does or writes something that cannot be copied."""
     profiler = cfg.trainer.get("profiler")
     measured = cfg.noise.probes
     return bool(cfg.checkpoint.keep or cfg.callbacks or cfg.logger or profiler or measured)
 
 
 def computation(cfg: RunConfig) -> str | None:
-    """What other runs of the same computation have in common; None: it cannot be copied."""
+    """What runs of the same computation have in common; None if this one cannot be copied."""
     if _wants_more_than_losses(cfg):
         return None
     if not is_classifier(cfg):
@@ -153,7 +153,7 @@ def computation(cfg: RunConfig) -> str | None:
 
 
 def known_already(cfg: RunConfig, job: Job = ALONE, *, quiet: bool = False) -> Result | None:
-    """The stored result, where it answers this very request; said in a line unless `quiet`."""
+    """The stored result if it answers this very request; prints a line unless `quiet`."""
     stored = _read_stored(cfg)
     if stored is None:
         return None
@@ -166,16 +166,17 @@ def known_already(cfg: RunConfig, job: Job = ALONE, *, quiet: bool = False) -> R
 
 
 def stored_run(cfg: RunConfig) -> Run | None:
-    """The run as it is stored; None also where that is damaged, of which the run itself tells."""
+    """The stored run; None also if it is damaged, which the run itself will report."""
     with suppress(UserError, OSError):
         return _read_stored(cfg)
     return None
 
 
 def publish_answer(cfg: RunConfig, sfo_limit: SfoLimit | None) -> None:
-    """Store what the stored losses say to the request.
+    """Store the answer that the stored losses give to the request.
 
-    Not where another process works on the run, or where its directory is a link."""
+    Does nothing if another process has locked the run, or if its directory is a link.
+    """
     directory = run_directory(cfg)
     with (
         suppress(BusyError, LinkError),
@@ -191,20 +192,20 @@ def publish_answer(cfg: RunConfig, sfo_limit: SfoLimit | None) -> None:
 
 
 def check_run(cfg: RunConfig) -> Source:
-    """Raise `UserError` unless the run can start; writes nothing but downloaded data."""
+    """Raise `UserError` unless the run can start; writes nothing except downloaded data."""
     check(cfg)
     return find_data(cfg)
 
 
 def find_data(cfg: RunConfig) -> Source:
-    """The data of a configuration that was checked, downloaded where need be."""
+    """The data of a checked configuration, downloaded if necessary."""
     source = Source(cfg)
     source.prepare()
     return source
 
 
 def request_for(cfg: RunConfig, extent: Extent) -> Request:
-    """What the configuration asks of a run on so much data."""
+    """What the configuration asks of a run on this much data."""
     stop = cfg.stop
     if extent.is_stream:
         _check_stream(cfg)
@@ -216,7 +217,7 @@ def request_for(cfg: RunConfig, extent: Extent) -> Request:
 
 
 def _check_stream(cfg: RunConfig) -> None:
-    """Data without a length has no epochs to count by."""
+    """Refuse what counts in epochs if the data has no length."""
     stop, why = cfg.stop, f"{cfg.names.data} is a stream without a length"
     if stop.rule is RuleName.EPOCH:
         raise ConfigError("stop.rule", stop.rule, f"{why}; allowed: window")
@@ -229,10 +230,10 @@ def _check_stream(cfg: RunConfig) -> None:
 
 
 def answer_from_store(stored: Run, request: Request, sfo_limit: SfoLimit | None) -> Result | None:
-    """The request's answer where the stored losses hold it, else None.
+    """The answer to the request if the stored losses contain it, otherwise None.
 
-    A run that was cut off where this request would have ended it goes on, to end in good order.
-    One that cost more than a search allows is given up, whatever it ended by.
+    A run that was cut off just where this request would have ended it is resumed, so that it ends
+    properly. One that cost more than a search allows is abandoned, whatever ended it.
     """
     result = answer(stored.result, stored.trajectory, request)
     if result.status not in (Status.REACHED, Status.EXHAUSTED, Status.DIVERGED):
@@ -251,7 +252,7 @@ def _is_answer(stored: Run, request: Request, sfo_limit: SfoLimit | None) -> boo
 
 
 def _read_stored(cfg: RunConfig, *, recover: bool = False) -> Run | None:
-    """The run as it is stored; to recover is to set a damaged file aside."""
+    """The stored run; with `recover`, a damaged file is set aside."""
     directory = run_directory(cfg)
     try:
         stored = store.read_run(directory)

@@ -1,4 +1,4 @@
-"""A run's data: this project's or a stranger's DataModule, and what training must know of it."""
+"""A run's data: a DataModule of this project or of the user, and what training needs to know."""
 
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from cbs_lightning.training.loops import is_classifier
 
 
 class Extent(NamedTuple):
-    """How much data there is. A stream, which has no length, counts as epochs of one step."""
+    """How much data there is. A stream has no length and counts as epochs of one step."""
 
     size: int  # samples
     steps_per_epoch: int
@@ -23,7 +23,7 @@ class Extent(NamedTuple):
 
     @property
     def sized(self) -> int | None:
-        """Samples of an epoch; None: there are no epochs."""
+        """The samples of an epoch; None if there are no epochs."""
         return None if self.is_stream else self.size
 
     @classmethod
@@ -32,9 +32,9 @@ class Extent(NamedTuple):
 
 
 class Source:
-    """The DataModule of a run; after `setup`, its training loader, which repeats exactly.
+    """The DataModule of a run and, after `setup`, its training loader, which repeats exactly.
 
-    A stranger's `prepare_data` and `setup` are called once, with the run's seed set.
+    `prepare_data` and `setup` of a user's DataModule are called once, with the run's seed set.
     """
 
     def __init__(self, cfg: RunConfig) -> None:
@@ -44,17 +44,17 @@ class Source:
 
     @property
     def images(self) -> ImageDataModule | None:
-        """The DataModule where it is one of this project's."""
+        """The DataModule, if it is one of this project's."""
         return self.datamodule if isinstance(self.datamodule, ImageDataModule) else None
 
     @property
     def has_test(self) -> bool:
-        """Whether test accuracy is measured; after `setup`."""
+        """Whether test accuracy is measured; available after `setup`."""
         return self.images is not None and self.images.split.test is not None
 
     @property
     def extent(self) -> Extent:
-        """After `setup`."""
+        """How much data there is; available after `setup`."""
         if self.images is not None:
             size = self.images.train_size
             return Extent(size, -(-size // min(self.cfg.batch_size, size)))
@@ -69,9 +69,10 @@ class Source:
 
     @property
     def largest_batch(self) -> int | None:
-        """Samples that a larger batch is cut down to; None: strangers may do something else.
+        """The number of samples that larger batches are cut to; None if a user's data may do
+        otherwise.
 
-        After `setup`.
+        Available after `setup`.
         """
         if self.images is None or not is_classifier(self.cfg):
             return None
@@ -80,13 +81,13 @@ class Source:
 
     @property
     def tokens_per_sample(self) -> int | None:
-        """What the data says of itself."""
+        """Tokens per sample, if the data says so."""
         tokens = getattr(self.datamodule, "tokens_per_sample", None)
         return int(tokens) if tokens is not None else None
 
     @property
     def limits_of_restart(self) -> str | None:
-        """What a resumed run depends on beyond its seed, in words; None: nothing."""
+        """What a resumed run depends on besides its seed, in words; None if nothing."""
         if not isinstance(self.loader, KeptLoader):
             return None
         dataset = type(self.loader.dataset).__name__
@@ -97,20 +98,20 @@ class Source:
         return f"{what} is kept as it is: resuming is exact if it yields the same again"
 
     def prepare(self) -> None:
-        """Find the data or fetch it."""
-        _told(self.datamodule, "prepare_data")
+        """Find the data or download it."""
+        _call(self.datamodule, "prepare_data")
 
     def setup(self) -> None:
         if self.images is not None:
             self.images.setup("fit")
         elif self.loader is None:
             L.seed_everything(self.cfg.seed, verbose=False)
-            _told(self.datamodule, "setup", "fit")
-            self.loader = self._repeatable(_told(self.datamodule, "train_dataloader"))
+            _call(self.datamodule, "setup", "fit")
+            self.loader = self._repeatable(_call(self.datamodule, "train_dataloader"))
             self._hand_over()
 
     def _hand_over(self) -> None:
-        """Let Lightning find what was set up already."""
+        """Make Lightning use what was already set up."""
         datamodule: Any = self.datamodule
         set_up = datamodule.setup
         datamodule.prepare_data = lambda: None
@@ -123,7 +124,7 @@ class Source:
             raise DataError(f"{name}.train_dataloader returns several loaders; one is needed")
         own = getattr(loader, "batch_size", None)
         if own not in (None, size):
-            reason = f"{name}.train_dataloader has batches of {own}; hand it its batch_size"
+            reason = f"{name}.train_dataloader has batches of {own}; pass batch_size to it"
             raise ConfigError("batch_size", size, reason)
         slice_size = self.cfg.micro_batch_size
         if is_repeatable(loader):
@@ -140,8 +141,8 @@ class Source:
         return KeptLoader(loader, self.cfg.seed, size)
 
 
-def _told(datamodule: L.LightningDataModule, method: str, *arguments: str) -> Any:
-    """Call one of its methods; what a stranger's raises is one line."""
+def _call(datamodule: L.LightningDataModule, method: str, *arguments: str) -> Any:
+    """Call one of its methods; anything that a user's method raises becomes one line."""
     try:
         return getattr(datamodule, method)(*arguments)
     except (UserError, KeyboardInterrupt):

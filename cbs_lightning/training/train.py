@@ -1,4 +1,4 @@
-"""Training: a configuration becomes a model and a trainer, and leaves a result."""
+"""Training: builds a model and a Trainer from a configuration, trains, and writes a result."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -51,10 +51,11 @@ def train(
     job: Job = ALONE,
     gpu: Gpu | None = None,
 ) -> Result:
-    """Train to the threshold or to the end of the budget, in a directory that is this process's.
+    """Train to the threshold or to the end of the budget, in a directory that this process has
+    locked.
 
-    However it ends there is a result; one of an unfinished or abandoned run does not replace a
-    `stored` one that knows more. A signal ends in `Interrupted`, after the run was saved.
+    There is a result however it ends; that of an unfinished or abandoned run does not replace a
+    `stored` one that knows more. A signal raises `Interrupted` after the run was saved.
     """
     directory = run_directory(cfg)
     source.setup()
@@ -105,7 +106,7 @@ def _train(
     checkpoint: Checkpoint | None,
     gpu: Gpu | None,
 ) -> Status:
-    """Why training ended; the outcome has what else was found."""
+    """Train; return why training ended. The outcome holds everything else."""
     job, directory = watch.signals.job, outcome.directory
     title = job.title(run_title(cfg))
     number = gpu.number if gpu is not None else None
@@ -162,7 +163,7 @@ def _more_callbacks(cfg: RunConfig, outcome: Outcome) -> list[L.Callback]:
 
 
 def _compile(cfg: RunConfig, model: L.LightningModule, outcome: Outcome) -> None:
-    """Where that is asked for; the compiler's time is none of the training's."""
+    """Compile the net if that is asked for; compilation does not count as training time."""
     if cfg.compile is not None:
         assert isinstance(model, Classifier)
         deterministic = bool(cfg.trainer.get("deterministic"))
@@ -173,7 +174,7 @@ def _compile(cfg: RunConfig, model: L.LightningModule, outcome: Outcome) -> None
 def _memory_kept(
     model: L.LightningModule, source: Source, sharing: int
 ) -> AbstractContextManager[None]:
-    """What steps free is kept for the next ones, large blocks as well where memory allows."""
+    """Keep memory that steps free for the next ones, including large blocks if memory allows."""
     room, images = False, source.images
     if images is not None and isinstance(model, Classifier):
         batch_size = min(images.batch_size, images.train_size)
@@ -183,7 +184,7 @@ def _memory_kept(
 
 
 def _set_loop(source: Source, cfg: RunConfig, *, stepwise: bool) -> None:
-    """Have the images handed over as the loop takes them."""
+    """Set how the images are handed over: in the way that the chosen loop needs."""
     if source.images is None or not stepwise:
         return
     slice_size = cfg.micro_batch_size
@@ -194,7 +195,7 @@ def _set_loop(source: Source, cfg: RunConfig, *, stepwise: bool) -> None:
 
 
 def _slices(source: Source) -> int:
-    """In how many parts a batch is handed over."""
+    """The number of parts in which a batch is handed over."""
     if source.loader is not None:
         return source.loader.slices
     assert source.images is not None
@@ -203,7 +204,7 @@ def _slices(source: Source) -> int:
 
 
 def _origin(result: Result, device_name: str) -> dict[str, Any]:
-    """What the losses are made with: a checkpoint keeps it."""
+    """What the losses were made with; a checkpoint records it."""
     return {
         "config_hash": result.config_hash,
         "threads": result.threads,
@@ -223,7 +224,7 @@ def _test(cfg: RunConfig, trainer: L.Trainer, model: L.LightningModule, source: 
 
 @contextmanager
 def _failures_recorded(cfg: RunConfig, outcome: Outcome, signals: StopOnSignal) -> Iterator[None]:
-    """What goes wrong inside leaves a result, and is raised as what a user can do about it."""
+    """Record a failure in the result, and raise it as a message that says what to do."""
     try:
         yield
     except ConfigError:
@@ -269,7 +270,7 @@ def _print_start(
 
 
 def _settings_in_words(cfg: RunConfig, data_size: int) -> str:
-    """The optimizer's settings where they are not simply those given, else nothing."""
+    """The optimizer's settings if they differ from those given; otherwise nothing."""
     given, scaled = flatten(cfg.optimizer), flatten(cfg.optimizer_settings(data_size))
     rules = {
         "lr_scaling": cfg.lr_scaling,
@@ -299,7 +300,7 @@ def _number(value: Any) -> str:
 
 
 def _memory_advice(cfg: RunConfig, job: Job) -> str:
-    """What a user can still do about a want of memory."""
+    """What a user can still do if memory is short."""
     automatic = cfg.micro_batch_size is None
     slices = "micro_batch_size=auto" if automatic else "a smaller number as micro_batch_size"
     ways = [f"set {slices} (with BatchNorm that changes the losses)"]

@@ -86,9 +86,10 @@ def make_trainer(
     more: Sequence[L.Callback] = (),
     probes: MeasureNoise | None = None,
 ) -> L.Trainer:
-    """`gpu` is torch's number of the one to train on; None: the device that comes first.
+    """The Trainer of a run.
 
-    `slices` of a batch are handed over one by one; 1: a batch, or a chunk of them, at a time.
+    `gpu` is torch's number of the GPU to train on; None for the first device. A batch is handed
+    over in this many `slices`; 1 means one batch, or a chunk of batches, at a time.
     """
     _quieten()
     stop = watch.stop
@@ -139,7 +140,7 @@ def _added_callbacks(cfg: RunConfig) -> list[L.Callback]:
 
 
 def _loggers(cfg: RunConfig, directory: Path, title: str) -> list[Logger]:
-    """They write to folders of the run's directory, and are told what the run is."""
+    """The loggers, which write to folders of the run's directory and receive its configuration."""
     loggers = []
     for name, settings in cfg.logger.items():
         folder = inside(directory, name)
@@ -161,7 +162,7 @@ def _loggers(cfg: RunConfig, directory: Path, title: str) -> list[Logger]:
 
 
 def close_loggers(trainer: L.Trainer) -> None:
-    """Lightning leaves a run of wandb's open, for what its process does next."""
+    """Close loggers: Lightning leaves a run of wandb open for whatever the process does next."""
     for logger in trainer.loggers:
         if isinstance(logger, WandbLogger):
             logger.experiment.finish()
@@ -179,7 +180,7 @@ def _quieten() -> None:
 
 
 def _sinks(cfg: RunConfig, title: str, job: Job) -> list[ProgressSink]:
-    """A job reports to its sweep, which may show it; else there are lines, or a bar."""
+    """Where progress goes: to the sweep if there is one, otherwise to lines or a bar."""
     lines = PrintProgress(title, cfg.progress.every_seconds, job.time_left)
     if job.in_sweep:
         report = ReportProgress(job.update)

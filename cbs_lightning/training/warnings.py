@@ -1,4 +1,4 @@
-"""What a user should know of a run whose question makes little sense, in lines."""
+"""Warnings about runs whose question makes little sense."""
 
 from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.results.result import Request
@@ -7,7 +7,7 @@ from cbs_lightning.training.source import Extent
 
 
 def warnings_before(cfg: RunConfig, request: Request, extent: Extent) -> list[str]:
-    """What is known before training."""
+    """Warnings that are possible before training."""
     lines = []
     b, n = cfg.batch_size, extent.size
     if b > n:
@@ -23,7 +23,7 @@ def warnings_before(cfg: RunConfig, request: Request, extent: Extent) -> list[st
 
 
 def warnings_after(request: Request, trajectory: Trajectory) -> list[str]:
-    """What the losses show."""
+    """Warnings about the losses."""
     first = float(trajectory.loss[0]) if len(trajectory) else None
     if first is None or not first <= request.threshold:
         return []

@@ -1,4 +1,4 @@
-"""Results become pictures and tables. Never trains."""
+"""Draws the figures of a study. Never trains."""
 
 from cbs_lightning.reporting.figures.by_batch_size import draw
 from cbs_lightning.reporting.figures.by_hyperparameter import draw_by_hyperparameter

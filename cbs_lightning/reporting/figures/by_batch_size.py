@@ -70,8 +70,8 @@ def draw(
 ) -> Figure:
     """One quantity against batch size, all curves together.
 
-    `paper` is drawn as a strip below, and of `found`, the answers, the ranges. More than
-    `MOST_TOGETHER` curves are in a panel per family of optimizers, without these.
+    `paper` is drawn as a strip below, and the ranges of the answers `found` as bars. More than
+    `MOST_TOGETHER` curves are drawn in one panel per family of optimizers, without these.
     """
     quantity = QUANTITIES[name]
     if name == "seconds" and (reason := why_seconds_differ(_runs(study_curves))):
@@ -160,7 +160,7 @@ def _draw_seeds(
     value: Callable[[BatchSizePoint | Result], float | None],
     color: str,
 ) -> None:
-    """Every run, and the range of those of one batch size."""
+    """Draw every run, and the range of the runs at one batch size."""
     found = [(point.batch_size, [value(run) or 0.0 for run in point.reached]) for point in points]
     if not found:
         return
@@ -172,7 +172,7 @@ def _draw_seeds(
 
 
 def _draw_fit(axes: Axes, curve: Curve, per_step: Callable[[Floats], Floats], color: str) -> bool:
-    """The curve with its two bands, and b* with its interval; False where there is none."""
+    """Draw the curve with its two bands, and b* with its interval; False if there is none."""
     if not curve.is_fitted:
         return False
     comparison = curve.comparison
@@ -195,9 +195,10 @@ def _draw_fit(axes: Axes, curve: Curve, per_step: Callable[[Floats], Floats], co
 
 
 def _draw_ranges(axes: Axes, found: list[Recommendation], colors: dict[str, str]) -> None:
-    """Where batch sizes cost little more than the least: shaded, and as a bar at the bottom.
+    """Mark batch sizes that cost little more than the best: shaded, and as a bar at the bottom.
 
-    A wider range is a thin bar with what it costs beside it."""
+    A wider range is a thin bar, with its cost beside it.
+    """
     place: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "zorder": 2.2}
     for row, one in enumerate(found):
         color, height = colors[one.optimizer], RANGE_ROW * (row + 0.5)
@@ -233,7 +234,7 @@ def _unreached_rows(study_curves: list[Curve]) -> int:
 
 
 def _draw_abandoned(axes: Axes, curve: Curve, quantity: Quantity, color: str) -> None:
-    """Runs that a search gave up, at what they had cost by then: it would have been more."""
+    """Draw runs that a search abandoned at their cost so far; the full cost would be higher."""
     runs = [run for point in curve.points for run in point.abandoned]
     sizes, bounds = [run.batch_size for run in runs], [quantity.bound(run) for run in runs]
     axes.plot(sizes, bounds, color=color, ls="none", zorder=3, **ABANDONED)
@@ -298,7 +299,7 @@ def _names(
 
 
 def _note(curve: Curve) -> str:
-    """What the curves say of b*, and whether a formula is among them."""
+    """What the curves say about b*, and whether a formula is among them."""
     critical, chance = curve.comparison.critical_batch, curve.comparison.probability
     text = f", b* = {size_in_words(critical)}" if critical is not None else ", no b*"
     no_formula = curve.comparison.formula_probability < FORMULA_FITS
@@ -338,7 +339,7 @@ def _ranges(study_curves: list[Curve], found: Sequence[Recommendation]) -> list[
 
 
 def _range_keys(found: list[Recommendation]) -> list[Line2D]:
-    """Every range with what it stands for."""
+    """Legend entries for the ranges."""
     shares = sorted({one.range.within for one in found if one.range is not None})
     keys = [key(f"at most {percent(share)} more gradients", lw=THICK_BAR) for share in shares]
     wider = any(one.wider_range for one in found)

@@ -1,4 +1,4 @@
-"""A quantity against batch size where there are many curves: a panel per family of optimizers."""
+"""A quantity against batch size for many curves: one panel per family of optimizers."""
 
 import math
 from collections import Counter
@@ -44,7 +44,7 @@ Point = tuple[int, float]  # a batch size, and what it took to reach the thresho
 
 @dataclass(frozen=True)
 class Line:
-    """What is drawn of a curve."""
+    """The points and the label of one curve."""
 
     curve: Curve
     label: str
@@ -135,7 +135,7 @@ def _looks(curves: list[Curve]) -> dict[str, dict[str, Any]]:
 
 
 def _set_axes(axes: Axes, sizes: list[int], values: list[float], band: float, room: float) -> None:
-    """The same of all panels, with room for names to the right of the largest batch size."""
+    """Set the same axes for all panels, with room for names to the right."""
     set_batch_sizes(axes, sizes)
     left, right = axes.get_xlim()
     axes.set_xlim(left, right * (right / left) ** room)
@@ -179,7 +179,7 @@ def _draw_panel(axes: Axes, lines: list[Line], looks: dict[str, dict[str, Any]])
 
 
 def _label(axes: Axes, ends: list[tuple[str, str, Point]]) -> None:
-    """Names beside the curves' last points, moved apart where they would overlap."""
+    """Write names beside the curves' last points, moved apart where they would overlap."""
     to_share = axes.transData + axes.transAxes.inverted()
     places = [to_share.transform(end) for _, _, end in ends]
     named = sorted(

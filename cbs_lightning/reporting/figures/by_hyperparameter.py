@@ -19,37 +19,42 @@ from cbs_lightning.reporting.figures.style import (
     DASHED,
     GRAY,
     STYLE,
+    WIDTH,
     draw_band,
     key,
     set_plain_log,
     shorten,
 )
 
-PANEL_WIDTH, HEIGHT = 2.4, 4.2  # inches
+PANEL_WIDTH, ROW_HEIGHT = 2.4, 2.1  # inches
 BAND = 0.1  # of the axes' height, for what was not reached
 CHARACTERS_PER_INCH, LINE_HEIGHT = 16, 0.03  # of a footnote; the latter of the figure's height
 
 
 def draw_by_hyperparameter(study: str, panels: list[Panel]) -> Figure:
-    """All panels of one optimizer side by side: what was measured above, the bound below."""
+    """All panels of one optimizer side by side: what was measured above, the bound below.
+
+    Without a row of bounds if the theorem has none for this optimizer.
+    """
     with mpl.rc_context(STYLE):
-        width = max(2, len(panels)) * PANEL_WIDTH
         bounded = any(panel.constants(value) for panel in panels for value in panel.values)
+        rows = 2 if bounded else 1
+        width = max(2 * PANEL_WIDTH if bounded else WIDTH, len(panels) * PANEL_WIDTH)
         assumption = panels[0].assumption() if bounded else ""
         assumption = fill(assumption, round(CHARACTERS_PER_INCH * width))
         footer = 0.01 + LINE_HEIGHT * len(assumption.splitlines())
         layout = ConstrainedLayoutEngine(rect=(0, footer, 1, 1 - footer))
-        figure = Figure((width, HEIGHT), layout=layout)
+        figure = Figure((width, rows * ROW_HEIGHT), layout=layout)
         color = colors_of(panel.optimizer for panel in panels)[panels[0].optimizer]
-        grid = figure.subplots(2, len(panels), squeeze=False)
-        for (upper, lower), panel in zip(grid.T, panels, strict=True):
-            _draw_measured(upper, panel, color)
-            _draw_bound(lower, panel, color)
-            for axes in (upper, lower):
+        grid = figure.subplots(rows, len(panels), squeeze=False)
+        for column, panel in zip(grid.T, panels, strict=True):
+            for axes, draw in zip(column, (_draw_measured, _draw_bound), strict=False):
+                draw(axes, panel, color)
                 _set_axis(axes, panel)
         threshold = panels[0].runs[0].threshold
         grid[0, 0].set_ylabel(f"Steps K to loss ≤ {threshold:g}")
-        grid[1, 0].set_ylabel("Bound on VI(K, θ)")
+        if bounded:
+            grid[1, 0].set_ylabel("Bound on VI(K, θ)")
         seeds = {run.seed for panel in panels for run in panel.runs}
         title = f"{shorten(study)}: {shorten(panels[0].optimizer)}, b = {panels[0].batch_size}, "
         title += f"rule {panels[0].runs[0].rule}, {count_of(len(seeds), 'seed')}"
@@ -60,7 +65,7 @@ def draw_by_hyperparameter(study: str, panels: list[Panel]) -> Figure:
 
 
 def _place(name: str) -> Callable[[Any], Any]:
-    """Betas are drawn by their distance to one."""
+    """The position on the axis: betas are drawn by their distance to one."""
     return (lambda value: value) if name == "lr" else (lambda value: 1 - np.asarray(value))
 
 
@@ -93,6 +98,7 @@ def _draw_bound(axes: Axes, panel: Panel, color: str) -> None:
     found = [(value, bounds) for value in values if (bounds := panel.bounds(float(value)))]
     if not found:
         axes.text(0.5, 0.5, "no bound", ha="center", transform=axes.transAxes, color=GRAY)
+        axes.set_yticks([])
         return
     place = _place(panel.name)
     places = [float(place(value)) for value, _ in found]
@@ -122,9 +128,9 @@ def _handles(panels: list[Panel]) -> list[Line2D]:
     handles = [key("steps, median", marker="o", ms=4)]
     if any(panel.missed(value) for panel in panels for value in panel.values):
         handles.append(key("not reached", ls="none", marker="x"))
-    drawn = {name for panel in panels for value in panel.values for name in panel.bounds(value)}
-    if THE_BOUND in drawn:
+    bounds = {name for panel in panels for value in panel.values for name in panel.bounds(value)}
+    if THE_BOUND in bounds:
         handles.append(key(THE_BOUND))
-    if THE_SUM in drawn:
+    if THE_SUM in bounds:
         handles.append(key(THE_SUM, ls=DASHED, lw=1.1))
     return handles

@@ -38,7 +38,7 @@ SPREAD = 0.015  # of the axis between variants, so that their intervals can be t
 
 
 def draw_by_threshold(study: str, variants: list[AcrossThresholds]) -> Figure | None:
-    """b* measured and fitted at every threshold; None where fewer than two thresholds tell."""
+    """b*, measured and fitted, at every threshold; None if fewer than two thresholds are usable."""
     thresholds = sorted({found.threshold for variant in variants for found in variant.at})
     if len(thresholds) < 2:
         return None
@@ -98,7 +98,7 @@ def _set_axes(axes: Axes, variants: list[AcrossThresholds], thresholds: list[flo
 def _draw_variants(
     axes: Axes, variants: list[AcrossThresholds], thresholds: list[float]
 ) -> list[Line2D]:
-    """Draw them beside each other; their keys."""
+    """Draw the variants side by side; return their legend entries."""
     markers = markers_of((variant.variant, variant.optimizer) for variant in variants)
     colors = colors_of(variant.optimizer for variant in variants)
     span = math.log(thresholds[-1] / thresholds[0])
@@ -116,7 +116,7 @@ def _draw_variants(
 
 
 def _agrees(variant: AcrossThresholds) -> bool:
-    """Whether one theorem fits all its thresholds."""
+    """Whether one set of the theorem's constants fits all thresholds."""
     return not variant.joint.reason and not variant.joint.contradicted
 
 

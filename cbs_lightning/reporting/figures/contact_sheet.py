@@ -14,7 +14,7 @@ COLUMN = round(WIDTH * STYLE["savefig.dpi"] / SMALLER)  # pixels
 
 
 def write_contact_sheet(pictures: list[Path], path: Path) -> Path:
-    """The PNG files in their order, in rows of three columns of a paper."""
+    """Write the PNG files, in order, in rows of three columns."""
     images = [Image.open(picture).convert("RGB").reduce(SMALLER) for picture in pictures]
     rows = _rows([-(-image.width // COLUMN) for image in images])
     heights = [max(images[number].height for number, _ in row) for row in rows]

@@ -1,4 +1,4 @@
-"""Labels beside points, placed where they cover no points, lines or other labels."""
+"""Places labels beside points so that they cover no points, lines or other labels."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Label:
 
 
 def add_labels(figure: Figure, labels: Mapping[Axes, Sequence[Label]]) -> None:
-    """Add the labels that have room, the first ones first, to a figure that is otherwise done."""
+    """Add the labels that have room, the first ones first, to an otherwise finished figure."""
     figure.draw_without_rendering()  # lays it out
     for axes, wanted in labels.items():
         points, lines = _drawn(axes)

@@ -1,4 +1,4 @@
-"""Loss against SFO: what every batch size of one variant makes of its gradients."""
+"""Loss against SFO for every batch size of one variant."""
 
 import matplotlib as mpl
 import numpy as np
@@ -27,7 +27,7 @@ MOST_ABOVE = 1e4  # times the threshold: a spike would leave no room for anythin
 
 
 def draw_losses(study: str, curves: list[LossCurve]) -> Figure:
-    """Draw all runs of one variant, larger batches darker; a dot marks where K was counted."""
+    """Draw all runs of one variant, larger batches darker; a dot marks K."""
     with mpl.rc_context(STYLE):
         figure = Figure((WIDTH, PLOT_HEIGHT), layout="constrained")
         axes = figure.add_subplot()

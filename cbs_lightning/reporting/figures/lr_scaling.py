@@ -1,4 +1,4 @@
-"""How much of b* is owed to a fixed learning rate: SFO with fixed, scaled and tuned ones."""
+"""How much of b* is due to a fixed learning rate: SFO with fixed, scaled and tuned rates."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ LIGHTER = 0.35  # of white in what is scaled by a rule
 
 
 def draw_lr_scaling(study: str, compared: LrComparison) -> Figure:
-    """SFO against batch size above, b* of each below it, and last the learning rates."""
+    """Draw SFO against batch size on top, b* of each curve below, and then the learning rates."""
     curves = compared.curves
     looks = _looks(colors_of([compared.optimizer])[compared.optimizer])
     with mpl.rc_context(STYLE):
@@ -70,7 +70,7 @@ def draw_lr_scaling(study: str, compared: LrComparison) -> Figure:
 
 
 def _looks(color: str) -> dict[Scaling, dict[str, Any]]:
-    """Gray is what is fixed, the optimizer's own colour what is tuned."""
+    """Gray for fixed rates, the optimizer's own colour for tuned ones."""
     red, green, blue = (part + LIGHTER * (1 - part) for part in to_rgb(color))
     light = to_hex((red, green, blue))
     return {
@@ -94,7 +94,7 @@ def _draw_sfo(axes: Axes, curve: Curve, look: dict[str, Any]) -> None:
 
 
 def _draw_least(axes: Axes, compared: LrComparison, looks: dict[Scaling, dict[str, Any]]) -> None:
-    """A row each, since several may have theirs at the same batch size."""
+    """Draw b* in one row per curve, because several may be at the same batch size."""
     names = [NAMES[scaling] for scaling in compared.curves]
     for row, (scaling, curve) in enumerate(compared.curves.items()):
         if curve.best is not None:

@@ -21,7 +21,7 @@ def draw_pattern(
     paper: dict[str, list[PaperCell]],
     colors: dict[str, str],
 ) -> None:
-    """Two rows an optimizer: the paper's cells, and what was measured of them here."""
+    """Draw two rows per optimizer: the paper's cells, and those measured here."""
     labels = []
     here = {curve.variant: curve for curve in curves}
     for number, (optimizer, cells) in enumerate(paper.items()):

@@ -1,4 +1,4 @@
-"""What is drawn against batch size: steps, SFO and seconds."""
+"""The quantities plotted against batch size: steps, SFO and seconds."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Quantity:
 
 
 def _of_several(curve: Curve, point: BatchSizePoint | None) -> BatchSizePoint | None:
-    """One batch size alone is the least of nothing."""
+    """The point, unless it is the only one: a single batch size is not a minimum."""
     return point if len(curve.points) > 1 else None
 
 

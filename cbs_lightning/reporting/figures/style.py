@@ -1,4 +1,4 @@
-"""One style for all figures, and how they are written."""
+"""The common style of all figures, and how they are written."""
 
 from collections.abc import Iterable, Sequence
 from io import BytesIO
@@ -59,12 +59,12 @@ def shorten(name: str, longest: int = LONGEST_NAME) -> str:
 
 
 def key(label: str, **look: Any) -> Line2D:
-    """An entry of a legend that is about all optimizers."""
+    """A legend entry that applies to all optimizers."""
     return Line2D([], [], label=label, **({"color": GRAY} | look))
 
 
 def add_legend(figure: Figure, *groups: tuple[Sequence[Line2D | Patch], int]) -> None:
-    """Below everything, for which the figure grows; every group has its number of columns."""
+    """Add a legend below the figure, which grows; every group has its own number of columns."""
     groups = tuple(group for group in groups if group[0])
     rows = [-(-len(handles) // columns) for handles, columns in groups]
     width, height = figure.get_size_inches()
@@ -96,7 +96,7 @@ def set_octaves(
 
 
 def set_batch_sizes(axes: Axes, sizes: Iterable[float]) -> None:
-    """A logarithmic x axis that has room for all of them."""
+    """Set a logarithmic x axis with room for all batch sizes."""
     sizes = list(sizes)
     low, high = np.log2(min(sizes)), np.log2(max(sizes))
     margin = max(0.4, 0.05 * (high - low))
@@ -106,7 +106,7 @@ def set_batch_sizes(axes: Axes, sizes: Iterable[float]) -> None:
 
 
 def draw_band(axes: Axes, height: float) -> None:
-    """The gray at the top edge where what was not reached stands; a share of the axes' height."""
+    """Draw the gray band at the top edge for missed thresholds, as a share of the height."""
     box: dict[str, Any] = {"facecolor": "#EFEFEF", "lw": 0, "zorder": 0}
     axes.add_patch(Rectangle((0, 1 - height), 1, height, transform=axes.transAxes, **box))
 
@@ -125,9 +125,10 @@ def draw_unreached(
 
 
 def set_plain_log(axes: Axes, low: float, high: float, band: float = 0.0) -> None:
-    """A logarithmic y axis with a few round numbers, also where it spans less than a decade.
+    """Set a logarithmic y axis with a few round numbers, even over less than a decade.
 
-    `band`: the share of its height that stays free at the top."""
+    `band` is the share of its height that stays free at the top.
+    """
     axes.set_yscale("log")
     margin = 0.12 * max(np.log(high / low), 0.3)
     low, high = low * np.exp(-margin), high * np.exp(margin)
@@ -136,7 +137,7 @@ def set_plain_log(axes: Axes, low: float, high: float, band: float = 0.0) -> Non
 
 
 def set_round_ticks(axis: mpl.axis.Axis, low: float, high: float) -> None:
-    """Set as many round ticks as have room; a label takes up to an eighth of the axis."""
+    """Set as many round ticks as fit; a label takes up to an eighth of the axis."""
     fine = (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
     choices = (fine, (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9), (1, 1.5, 2, 3, 4, 6, 8), (1, 2, 3, 5, 7))
     for digits in (*choices, (1, 2, 5), (1, 3), (1,)):

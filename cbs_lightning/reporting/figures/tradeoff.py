@@ -1,4 +1,4 @@
-"""Time against gradients (McCandlish et al. 2018): what a batch size gains, and what it costs."""
+"""Time against gradients (McCandlish et al. 2018): what a batch size gains and what it costs."""
 
 from typing import Any
 
@@ -44,9 +44,9 @@ TIMES = {
 
 
 def draw_tradeoff(study: str, curves: list[Curve], found: list[Recommendation]) -> Figure | None:
-    """Steps and seconds against SFO, a point per batch size; None where no curve has two.
+    """Draw steps and seconds against SFO, one point per batch size; None if no curve has two.
 
-    Of more than `MOST_TOGETHER` curves only the batch size with the fewest gradients is a point.
+    With more than `MOST_TOGETHER` curves, each has only a point for the fewest gradients.
     """
     curves = [curve for curve in curves if sum(p.all_reached for p in curve.points) > 1]
     if not curves:
@@ -120,7 +120,7 @@ def _mark_keys(*, timed: bool) -> list[Line2D]:
 def _draw_curve(
     axes: Axes, curve: Curve, name: str, color: str, marker: str | None, *, joined: bool
 ) -> None:
-    """Without a `marker` it is a pale line, the measured one, behind all else."""
+    """Draw a curve; without a `marker`, as a pale line behind everything else."""
     points = _points(curve, name)
     if not points:
         return

@@ -1,4 +1,4 @@
-"""All figures of a study, written as PNG and PDF."""
+"""Writes all figures of a study as PNG and PDF."""
 
 import re
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ def write_figures(study: Study) -> list[Path]:
 
 
 def _remove_others(manifest: Path, pictures: list[Path]) -> None:
-    """Remove the figures that were written the last time, but not now."""
+    """Remove figures that were written last time, but not now."""
     names = [path.name for path in pictures]
     for name in listed(manifest) - set(names):
         path = manifest.parent / name
@@ -57,10 +57,10 @@ def _remove_others(manifest: Path, pictures: list[Path]) -> None:
 
 
 def listed(manifest: Path) -> set[str]:
-    """The figures that a list of them names, each by a bare name.
+    """The figures in a list of them, each by its bare name.
 
-    The list may be somebody else's: other lines do not count, nor does a list that is a link or
-    cannot be read.
+    The list may come from somebody else: other lines are ignored, and so is a list that is a link
+    or cannot be read.
     """
     if manifest.is_symlink() or not manifest.is_file():
         return set()
@@ -73,9 +73,9 @@ def listed(manifest: Path) -> set[str]:
 
 
 def figures_of(study: Study) -> Iterator[tuple[str, Figure]]:
-    """Draw the study's figures one by one, the most telling first, with their names.
+    """Draw the study's figures one by one with their names, the most important first.
 
-    Where runs were not all made alike, the captions say so.
+    If the runs were made under different conditions, the captions say so.
     """
     note = describe_conditions(study.answers)
     for name, figure in _figures_of(study):
@@ -114,7 +114,7 @@ def _figures_of(study: Study) -> Iterator[tuple[str, Figure]]:
 
 
 def _names(study: Study) -> dict[str, str]:
-    """The file names of the figures that are called after a variant or an optimizer."""
+    """The file names of figures that are named after a variant or an optimizer."""
     return file_names(
         [
             *(f"lr_scaling_{compared.variant}" for compared in study.lr_comparisons),

@@ -1,4 +1,4 @@
-"""The paper's studies: its own numbers, what was published of them here, and the page on both."""
+"""The paper's studies: its own numbers, the runs published here, and the page about both."""
 
 from cbs_lightning.reporting.paper.cells import PaperCell, paper_cells
 

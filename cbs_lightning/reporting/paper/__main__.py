@@ -1,8 +1,8 @@
 """The command `python -m cbs_lightning.reporting.paper`: the paper's figures and tables, redrawn.
 
-From the published files alone, without training: the paper's Figures 1 to 4 and its tables beside
-what was measured, and the numbers of the page on them. With OUTPUT_DIR its finished runs of the
-paper's studies are drawn beside the published ones, into OUTPUT_DIR/paper.
+Uses the published files alone and trains nothing: the paper's Figures 1 to 4 and its tables beside
+what was measured, and the numbers on the page. With OUTPUT_DIR, finished runs of the paper's
+studies in it are drawn beside the published ones, into OUTPUT_DIR/paper.
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""The paper's own numbers: its tables of times and training accuracies, and what its text says.
+"""The paper's own numbers: its tables of times and training accuracies, and those in its text.
 
-Momentum at b = 1024 on CIFAR-10 is not in its tables; its text says that it was not reached.
+Momentum at b = 1024 on CIFAR-10 is not in the tables; the text says that it missed the threshold.
 """
 
 import csv
@@ -25,7 +25,7 @@ class PaperCell:
 
 @dataclass(frozen=True)
 class PaperStudy:
-    """One of the paper's two studies, as it is repeated here, and what the paper says of b*."""
+    """One of the paper's two studies as repeated here, and what the paper says about b*."""
 
     name: str
     title: str
@@ -63,7 +63,7 @@ STUDIES = (
 
 
 def paper_cells(study: str) -> dict[str, list[PaperCell]]:
-    """The cells of one of the paper's two studies by optimizer; of any other study, none."""
+    """The cells of one of the paper's two studies, by optimizer; empty for any other study."""
     cells: dict[str, list[PaperCell]] = {}
     with TABLES.open(newline="") as file:
         for row in csv.DictReader(file):

@@ -1,4 +1,4 @@
-"""What the runs say together: b* beside the paper's, forms, seeds, agreement, machines."""
+"""Findings over all runs: b* beside the paper's, forms, seeds, agreement, machines."""
 
 import math
 from collections import Counter
@@ -26,7 +26,7 @@ FEWEST_SIZES = 3  # that reached a threshold, for a row about b*
 
 
 def critical_tables(study: PublishedStudy) -> list[str]:
-    """b* by optimizer and threshold: measured, by the curves that fit, and the paper's."""
+    """b* by optimizer and threshold: measured, from the fitted curves, and the paper's."""
     rows = []
     for curve in _telling(study):
         paper = study.paper.critical if curve.threshold == study.paper.threshold else {}
@@ -35,18 +35,19 @@ def critical_tables(study: PublishedStudy) -> list[str]:
         )
     if not rows:
         return [
-            f"{study.paper.title}: fewer than {FEWEST_SIZES} batch sizes of any optimizer so far."
+            f"{study.paper.title}: no optimizer has reached a threshold at {FEWEST_SIZES} batch "
+            "sizes yet."
         ]
     header = [
-        "optimizer", "loss ≤", "batch sizes", "least K·b measured at", f"{LEVEL:.0%} interval",
-        "P(minimum inside)", "b* by the curves", f"{LEVEL:.0%} interval",
-        "within 10 % of the least", "the paper's b*",
+        "optimizer", "loss ≤", "batch sizes", "smallest K·b at", f"{LEVEL:.0%} interval",
+        "P(minimum inside)", "b* from the curves", f"{LEVEL:.0%} interval",
+        "at most 10 % more", "b* in the paper",
     ]  # fmt: skip
     return [f"{study.paper.title}, rule `epoch`:", "", *table(header, rows)]
 
 
 def _telling(study: PublishedStudy) -> list[Curve]:
-    """Curves by the paper's rule with enough batch sizes, each optimizer's loosest first."""
+    """The usable curves by the paper's rule, sorted by optimizer, the loosest threshold first."""
     by_rule = chain.from_iterable(
         own for (rule, _), own in study.curves_by_request.items() if rule is RuleName.EPOCH
     )
@@ -104,18 +105,18 @@ def estimates(study: PublishedStudy) -> list[str]:
     """Section 4's lower bound of Adam's b*, beside what was measured."""
     paper, curve = study.paper, curves_by_variant(study).get("adam")
     text = (
-        f"{paper.title}: the formula gives {paper.estimate:,.0f}, where the text says "
-        f"{paper.printed_estimate:,}; "
+        f"{paper.title}: the formula gives {paper.estimate:,.0f} (the paper's text says "
+        f"{paper.printed_estimate:,}). "
     )
     if curve is None or curve.best is None or len(curve.points) < FEWEST_SIZES:
-        return [f"- {text}b* of Adam is {NOT_YET}."]
+        return [f"- {text}Adam's b* is {NOT_YET}."]
     best = curve.best.batch_size
     how = "below" if best < paper.estimate else "above"
-    return [f"- {text}the least K·b of Adam's measured cells is {how} it, at {power(best)}."]
+    return [f"- {text}Adam's smallest measured K·b is at b = {power(best)}, {how} the bound."]
 
 
 def form_table(study: PublishedStudy) -> list[str]:
-    """How far each form is from log K, at the study's own threshold and over all thresholds."""
+    """The error of each form in log K, at the study's own threshold and over all thresholds."""
     rows = []
     for variant in dict.fromkeys([*study.paper.cells, *curves_by_variant(study)]):
         curve = curves_by_variant(study).get(variant)
@@ -127,7 +128,7 @@ def form_table(study: PublishedStudy) -> list[str]:
         rows.append([name_of(variant), *errors, f"{spread:.2f}" if spread is not None else ""])
     if not rows:
         return [f"{study.paper.title}: too few batch sizes so far."]
-    header = ["RMS of log K", "the paper's form", "S + E/b", "nested", "scatter of seeds"]
+    header = ["RMS error of log K", "the paper's form", "S + E/b", "nested", "between seeds"]
     lines = [f"{study.paper.title}, loss ≤ {study.paper.threshold:g}:", "", *table(header, rows)]
     says = [f"- {name_of(found.variant)}: {found.joint.describe()}" for found in study.across]
     return [*lines, "", "Over several thresholds:", "", *says] if says else lines
@@ -146,7 +147,7 @@ def _seed_scatter(curve: Curve) -> float | None:
 
 
 def seed_table(study: PublishedStudy) -> list[str]:
-    """K of every seed, where there are several."""
+    """K of every seed, for cells with several."""
     rows = []
     for curve in study.curves:
         for point in curve.points:
@@ -163,19 +164,19 @@ def seed_table(study: PublishedStudy) -> list[str]:
                 ]
             )
     if not rows:
-        return [f"{study.paper.title}: one seed per cell so far, which says nothing about scatter."]
+        return [f"{study.paper.title}: one seed per cell so far, so this is not known yet."]
     scatter = [
         f"{name_of(curve.variant)} {spread:.3f}"
         for curve in study.curves
         if (spread := _seed_scatter(curve)) is not None
     ]
     pooled = f"Standard deviation of log K between seeds, pooled: {', '.join(scatter)}."
-    header = ["optimizer", "b", "K by seed", "median", "largest over smallest"]
+    header = ["optimizer", "b", "K of each seed", "median", "largest over smallest"]
     return [f"{study.paper.title}:", "", *table(header, rows), "", pooled]
 
 
 def agreement(study: PublishedStudy) -> list[str]:
-    """Which cells reached the threshold there and here, and how the accuracies compare."""
+    """Which cells reached the threshold in the paper and here, and how the accuracies compare."""
     both, differ, gaps = 0, [], []
     for optimizer, points in measured_cells(study).items():
         for cell in study.paper.cells[optimizer]:
@@ -193,19 +194,20 @@ def agreement(study: PublishedStudy) -> list[str]:
     if not both:
         return [f"{study.paper.title}: {NOT_YET}."]
     cells = count_of(both, "measured cell")
-    text = f"{study.paper.title}: whether the threshold is reached agrees with the paper in "
-    text += f"{both - len(differ)} of {cells}"
-    text += f"; not for {', '.join(differ)}." if differ else "."
+    text = f"{study.paper.title}: {both - len(differ)} of {cells} end as in the paper, either "
+    text += "reaching the threshold or not"
+    text += f". Different: {', '.join(differ)}." if differ else "."
     if gaps:
         text += (
-            f" Training accuracy at K differs from the paper's by {median(map(abs, gaps)):.2f} "
-            f"points (median), at most {max(gaps, key=abs):+.2f}."
+            " The training accuracy at K differs from the paper's by "
+            f"{median(map(abs, gaps)):.2f} percentage points (median), at most by "
+            f"{max(gaps, key=abs):+.2f}."
         )
     return [text]
 
 
 def machines(study: PublishedStudy) -> list[str]:
-    """Where the runs were made, by which code."""
+    """The machines, packages and commits of the runs."""
     if not study.answers:
         return [f"{study.paper.title}: {NOT_YET}."]
     places = Counter(f"{hardware(run)}, {count_of(run.threads, 'thread')}" for run in study.answers)

@@ -1,4 +1,4 @@
-"""The page: its hand-written text stays, and what is between two markers is written anew."""
+"""Fills in the generated parts of a page, between its markers; hand-written text stays."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ def figure_name(number: int) -> str:
 
 
 def blocks(studies: Sequence[PublishedStudy], folder: str) -> dict[str, list[str]]:
-    """What goes between the markers, by their names; figures are below `folder`."""
+    """The text between the markers, by their names; figures are below `folder`."""
     found = {
         name: _joined([part(study) for study in studies], tight=name in ("estimates",))
         for name, part in PARTS.items()
@@ -45,7 +45,7 @@ def blocks(studies: Sequence[PublishedStudy], folder: str) -> dict[str, list[str
 
 
 def opening(study: PublishedStudy, folder: str) -> dict[str, list[str]]:
-    """Of the first pages: one study's two figures side by side, a line on each."""
+    """The part on the first pages: two figures side by side, with a caption each."""
     images = [
         f'  <img src="{folder}/{figure_name(number)}.png" width="420" alt="{_alt(text)}">'
         for number, text in captions(study).items()
@@ -57,7 +57,7 @@ def opening(study: PublishedStudy, folder: str) -> dict[str, list[str]]:
 
 
 def fill(text: str, found: Mapping[str, Sequence[str]], path: Path) -> str:
-    """The text with its blocks written anew; raise `UserError` where it has another one."""
+    """The text with its blocks filled in; raises `UserError` for an unknown block."""
 
     def filled(match: re.Match[str]) -> str:
         if match[2] not in found:

@@ -1,4 +1,4 @@
-"""One of the paper's studies, from its published files, and a user's own runs beside them."""
+"""One of the paper's studies, from its published files, with a user's own runs beside them."""
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -28,7 +28,7 @@ Row = TypeVar("Row", Result, Epoch)
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PublishedStudy(Study):
-    """A study whose runs are known by what they answer and by their losses of whole epochs."""
+    """A study whose runs are known by their answers and by their mean loss in every epoch."""
 
     paper: PaperStudy
     published: list[Result] = field(repr=False)
@@ -68,9 +68,9 @@ class PublishedStudy(Study):
 def read_published(
     paper: PaperStudy, folder: Path, output_dir: Path | None = None
 ) -> PublishedStudy:
-    """The published runs of a study, and the finished ones below `output_dir` beside them.
+    """The published runs of a study, and the finished ones below `output_dir`.
 
-    Raises `UserError` that names the file, the row and the column of what no run can have written.
+    Raises `UserError` that names file, row and column for a value that no run can have written.
     """
     results, epochs = published_files(folder, paper.name)
     rows = read_results(results) if results.exists() else []

@@ -1,4 +1,4 @@
-"""What the page says of the paper's studies: tables and sentences, in Markdown."""
+"""Tables and sentences of the page about the paper's studies, in Markdown."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -27,7 +27,7 @@ def power(size: float) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> list[str]:
-    """`left`: so many columns are words, the others numbers."""
+    """A table whose first `left` columns are aligned left, the others right."""
     marks = ["---" if place < left else "---:" for place in range(len(header))]
     return [f"| {' | '.join(cells)} |" for cells in (header, marks, *rows)]
 
@@ -41,7 +41,7 @@ def curves_by_variant(study: PublishedStudy) -> dict[str, Curve]:
 
 
 def measured_cells(study: PublishedStudy) -> dict[str, dict[int, BatchSizePoint]]:
-    """By optimizer, the points of cells that the paper has, as far as they say something."""
+    """The measured cells of the paper's tables, by optimizer and batch size."""
     curves = curves_by_variant(study)
     return {
         optimizer: {
@@ -61,35 +61,36 @@ def progress(study: PublishedStudy) -> list[str]:
     total, done = sum(map(len, cells.values())), sum(map(len, found.values()))
     lines = [f"**{study.paper.title}**: {done} of {total} cells are measured.", ""]
     for optimizer, own in cells.items():
-        open_cells = [cell for cell in own if cell.batch_size not in found[optimizer]]
-        what = f"{len(own) - len(open_cells)} of {len(own)}"
-        if open_cells:
-            missing = ", ".join(power(cell.batch_size) for cell in open_cells)
-            what += f"; {NOT_YET}: b = {missing}"
-        lines.append(f"- {name_of(optimizer)}: {what}.")
+        missing = [power(c.batch_size) for c in own if c.batch_size not in found[optimizer]]
+        what = f"{len(own) - len(missing)} of {len(own)}."
+        if len(missing) == len(own):
+            what = f"none of {len(own)}."
+        elif missing:
+            what += f" Still missing: b = {', '.join(missing)}."
+        lines.append(f"- {name_of(optimizer)}: {what}")
     return lines
 
 
 def least(study: PublishedStudy, optimizer: str) -> str:
-    """Where K·b of one optimizer is least, beside the paper's."""
+    """A sentence on where K·b of one optimizer is smallest, beside the paper's."""
     name, curve = name_of(optimizer), curves_by_variant(study).get(optimizer)
     theirs = study.paper.critical.get(optimizer)
     if curve is None or not measured_cells(study)[optimizer]:
-        return f"{name} is {NOT_YET}"
+        return f"{name} is {NOT_YET}."
     best, sizes = curve.best, [point.batch_size for point in curve.points]
     if best is None or best.sfo is None:
-        return f"{name} did not reach the threshold at b = {', '.join(map(power, sizes))}"
+        return f"{name} did not reach the threshold at b = {', '.join(map(power, sizes))}."
     cost = f"K·b = {best.sfo:,.0f}"
     if len(sizes) == 1:
-        return f"of {name} only b = {power(best.batch_size)} is measured so far ({cost})"
-    text = f"{name}'s K·b is least at b = {power(best.batch_size)} ({cost})"
+        return f"{name} is measured only at b = {power(best.batch_size)} so far ({cost})."
+    text = f"{name}'s K·b is smallest at b = {power(best.batch_size)} ({cost})"
     complete = len(measured_cells(study)[optimizer]) == len(study.paper.cells[optimizer])
     open_ended = curve.best_at_edge and not complete
     if open_ended:
-        text += ", at the edge of what is measured so far"
+        text += ", at the edge of the batch sizes measured so far"
     if theirs == best.batch_size and not open_ended:
-        return f"{text}, as in the paper"
-    return f"{text}; the paper: {power(theirs)}" if theirs is not None else text
+        return f"{text}, as in the paper."
+    return f"{text}; the paper reports {power(theirs)}." if theirs is not None else f"{text}."
 
 
 def steps_in_words(study: PublishedStudy) -> str:
@@ -101,35 +102,30 @@ def steps_in_words(study: PublishedStudy) -> str:
             first, last = reached[0], reached[-1]
             parts.append(
                 f"{name_of(optimizer)} needs {first.steps:,.0f} steps at b = "
-                f"{power(first.batch_size)} and {last.steps:,.0f} at b = {power(last.batch_size)}"
+                f"{power(first.batch_size)} and {last.steps:,.0f} at b = {power(last.batch_size)}."
             )
         if curve and curve.unreached:
             sizes = ", ".join(power(point.batch_size) for point in curve.unreached)
-            parts.append(f"{name_of(optimizer)} does not reach the threshold at b = {sizes}")
-    return ("; ".join(parts) or f"{NOT_YET}") + "."
+            parts.append(f"{name_of(optimizer)} does not reach the threshold at b = {sizes}.")
+    return " ".join(parts) or f"{NOT_YET.capitalize()}."
 
 
 def sfo_in_words(study: PublishedStudy) -> str:
-    text = "; ".join(least(study, optimizer) for optimizer in study.paper.cells)
-    return f"{text[:1].upper()}{text[1:]}."
+    return " ".join(least(study, optimizer) for optimizer in study.paper.cells)
 
 
 def captions(study: PublishedStudy) -> dict[int, str]:
-    """A line on each figure of the study."""
+    """A caption for each figure of the study."""
     steps, sfo = study.paper.figures
     asked = f"to a training loss of {study.paper.threshold:g}, {study.paper.title}"
     return {
-        steps: f"**Figure {steps}.** Steps K {asked}. {_sentence(steps_in_words(study))}",
+        steps: f"**Figure {steps}.** Steps K {asked}. {steps_in_words(study)}",
         sfo: f"**Figure {sfo}.** SFO complexity K·b {asked}. {sfo_in_words(study)}",
     }
 
 
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"
-
-
 def cell_tables(study: PublishedStudy) -> list[str]:
-    """Every cell of the paper's tables, and what was measured of it."""
+    """Every cell of the paper's tables beside what was measured."""
     lines: list[str] = []
     curves = curves_by_variant(study)
     for variant in dict.fromkeys([*study.paper.cells, *curves]):
@@ -141,7 +137,8 @@ def cell_tables(study: PublishedStudy) -> list[str]:
         title = study.paper.tables.get(optimizer, "")
         lines += [f"**{markdown(name_of(variant))}** (the paper's {title})", ""]
         header = ["b", "here", "K", "K·b", "accuracy %", "test accuracy %", "seconds", "seeds"]
-        lines += [*table([*header, "paper", "its accuracy %", "its seconds"], rows), ""]
+        theirs = ["paper", "paper: accuracy %", "paper: seconds"]
+        lines += [*table([*header, *theirs], rows), ""]
     return lines[:-1]
 
 

@@ -1,4 +1,4 @@
-"""Writes the paper's figures and tables beside what was measured, and the page's numbers."""
+"""Writes the paper's figures and tables beside what was measured, and fills in the pages."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,7 +66,7 @@ def _write_files(study: PublishedStudy, folder: Path, forms: tuple[str, ...]) ->
 
 
 def _figures(study: PublishedStudy) -> Iterator[tuple[str, Figure]]:
-    """The study's figures; those of the paper by its numbers."""
+    """The study's figures; those in the paper are named by their numbers."""
     steps, sfo = map(figure_name, study.paper.figures)
     for name, figure in figures_of(study):
         if name not in LEFT_OUT:

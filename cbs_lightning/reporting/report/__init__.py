@@ -1,4 +1,4 @@
-"""Results become a page to browse. Never trains."""
+"""Writes the HTML report of a study. Never trains."""
 
 from cbs_lightning.reporting.report.page import REPORT, write_page, write_report
 

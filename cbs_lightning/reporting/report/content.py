@@ -1,4 +1,4 @@
-"""What a report shows, as plain values."""
+"""The contents of a report, as plain values."""
 
 import json
 import math
@@ -18,7 +18,7 @@ from cbs_lightning.console import count_of
 from cbs_lightning.fit.curve_fit import Fit
 from cbs_lightning.fit.likelihood import Floats
 from cbs_lightning.reporting.colors import colors_of, marks_of
-from cbs_lightning.reporting.conditions import describe_conditions, made_on
+from cbs_lightning.reporting.conditions import describe_conditions, made_on, why_seconds_differ
 from cbs_lightning.reporting.tables import table_rows
 from cbs_lightning.results.result import Result, Run, answer
 from cbs_lightning.results.trajectory import RuleName
@@ -29,7 +29,7 @@ ANSWER = ("status", "steps", "sfo", "loss", "accuracy", "seconds")  # of a run, 
 
 
 def content(study: Study) -> dict[str, Any]:
-    """The study's own threshold and rule come as `asked`; every other one of `summary.csv` too."""
+    """Everything that the report shows; the study's own threshold and rule are `asked`."""
     optimizers = dict(sorted((run.result.variant, run.result.optimizer) for run in study.runs))
     colors = colors_of(optimizers.values())
     marks = marks_of(optimizers.items())
@@ -39,6 +39,7 @@ def content(study: Study) -> dict[str, Any]:
         "window": study.request.window,
         "level": LEVEL,
         "data_size": max(run.result.data_size for run in study.runs),
+        "seconds_caveat": why_seconds_differ(study.answers),
         "variants": [
             {"name": variant, "color": colors[optimizer], "mark": marks[variant]}
             for variant, optimizer in optimizers.items()
@@ -85,21 +86,21 @@ def _losses(curve: LossCurve) -> dict[str, Any]:
 
 
 def _choices(study: Study) -> list[dict[str, Any]]:
-    """For every rule and threshold: each run's answer, and what they say together."""
+    """For every rule and threshold: each run's answer, and the answers of the variants."""
     rows: dict[tuple[RuleName, float], list[Result]] = defaultdict(list)
     for row in study.rows:
         rows[row.rule, row.threshold].append(row)
     found = []
     for (rule, threshold), answers in rows.items():
         own = (rule, threshold) == (study.request.rule, study.request.threshold)
-        untold = [] if own else [run.variant for run in answers if run.status is None]
+        unknown = [] if own else [run.variant for run in answers if run.status is None]
         own_curves = study.curves_by_request.get((rule, threshold), [])
         says = [
             _says(curve, _answer(study, curve, own))
             for curve in own_curves
-            if curve.variant not in untold
+            if curve.variant not in unknown
         ]
-        for variant, missing in Counter(untold).items():
+        for variant, missing in Counter(unknown).items():
             runs = sum(run.variant == variant for run in answers)
             says.append(_cannot_say(variant, missing, runs, threshold))
         found.append(
@@ -122,18 +123,18 @@ def _answer(study: Study, curve: Curve, own: bool) -> Recommendation:
 
 
 def _cannot_say(variant: str, missing: int, runs: int, threshold: float) -> dict[str, Any]:
-    """What is said of a variant some of whose runs stopped too soon; the rest would mislead."""
+    """The entry of a variant some of whose runs stopped too soon; the rest would mislead."""
     stopped = f"{missing} of {count_of(runs, 'run')} stopped too early to answer {threshold:g}"
-    told = f"{variant}: {stopped}. Run again with stop.loss={threshold:g} to find out."
+    line = f"{variant}: {stopped}. Run again with stop.loss={threshold:g} to find out."
     nothing = dict.fromkeys(("least", "fastest", "critical_batch", "interval", "curve"))
-    return {"variant": variant, "told": [told], "ranges": [], "forms": [], **nothing}
+    return {"variant": variant, "lines": [line], "ranges": [], "forms": [], **nothing}
 
 
 def _says(curve: Curve, found: Recommendation) -> dict[str, Any]:
     """The answer of one variant, the curve behind it, and the forms fitted to it."""
     return {
         "variant": curve.variant,
-        "told": found.summary_lines(),
+        "lines": found.summary_lines(),
         "least": found.least_sfo.batch_size if found.least_sfo else None,
         "fastest": found.fastest.batch_size if found.fastest else None,
         "ranges": [
@@ -166,7 +167,7 @@ def _to_mind(form: FittedForm) -> str:
 
 
 def _curve(curve: Curve) -> dict[str, list[float | None]] | None:
-    """K of the curve, its band and that of one more run; None where there are too few runs."""
+    """The curve of K, its band and that of one more run; None if there are too few runs."""
     if not curve.is_fitted:
         return None
     grid, sizes = _drawn_sizes(curve)
@@ -194,12 +195,12 @@ def _drawn_sizes(curve: Curve) -> tuple[Floats, Floats]:
 
 
 def _rounded(values: float | Floats) -> list[float | None]:
-    """At most `HIGHEST`, since an infinite one could not be drawn."""
+    """Values of at most `HIGHEST`, because infinite ones could not be drawn."""
     return [_round(float(value)) for value in np.minimum(values, HIGHEST)]
 
 
 def _paper(study: Study) -> list[dict[str, Any]]:
-    """The cells of the paper's study, with what was measured of them; none in other studies."""
+    """The cells of the paper's study beside those measured; empty for other studies."""
     rows = [row for row in table_rows(study.name, study.curves) if row.paper is not None]
     return [
         {
@@ -220,7 +221,7 @@ def _paper(study: Study) -> list[dict[str, Any]]:
 
 
 def _ran(results: list[Result]) -> list[dict[str, Any]]:
-    """What was run, a row a key: the values that there are, the most frequent first."""
+    """What was run, one row per key: its values, the most frequent first."""
     found: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for result in results:
         facts = {
@@ -240,7 +241,7 @@ def _ran(results: list[Result]) -> list[dict[str, Any]]:
 
 
 def _ends(interval: tuple[float, float] | None) -> list[float | None] | None:
-    """An open end is null."""
+    """The ends of an interval; null for an open end."""
     return [_round(end) if end else None for end in interval] if interval else None
 
 
@@ -249,7 +250,7 @@ def _round_if_float(value: Any) -> Any:
 
 
 def _round(value: float | None) -> float | None:
-    """The value with the digits that can be seen; None where it is not finite."""
+    """The value with the digits that can be seen; None if it is not finite."""
     if value is None or not math.isfinite(value):
         return None
     return float(f"{value:.7g}")

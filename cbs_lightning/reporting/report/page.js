@@ -4,7 +4,7 @@
 const PLOTS = {
   "plot-sfo": { title: "SFO complexity K·b against batch size", draw: (w, p) => againstBatchSize("sfo", w, p) },
   "plot-steps": { title: "Steps K against batch size", draw: (w, p) => againstBatchSize("steps", w, p) },
-  "plot-seconds": { title: "Seconds of training against batch size", draw: (w, p) => againstBatchSize("seconds", w, p) },
+  "plot-seconds": { title: secondsTitle, draw: (w, p) => againstBatchSize("seconds", w, p) },
   "plot-loss": { title: lossTitle, draw: losses, tools: lossTools },
 };
 
@@ -31,10 +31,15 @@ function showPlot(id) {
   if (!output.isConnected) figure.append(output);
 }
 
+function secondsTitle() {
+  const caveat = study.seconds_caveat ? ` (${study.seconds_caveat})` : "";
+  return `Seconds of training against batch size${caveat}`;
+}
+
 function lossTitle() {
   const sizes = study.runs.filter((run) => run.variant === lossVariant()).map((run) => run.batch_size);
   const [least, most] = d3.extent(sizes);
-  const range = least === most ? `b = ${least}` : `b = ${least} (pale) to ${most} (strong)`;
+  const range = least === most ? `b = ${least}` : `b = ${least} (faint) to ${most} (bold)`;
   return `Loss by rule ${state.rule}, ${range}`;
 }
 
@@ -71,7 +76,7 @@ function showAnswers() {
   const without = shownOnes.filter((says) => says.least === null);
   const answered = shownOnes.filter((says) => says.least !== null);
   const item = (says) => {
-    const [first, ...others] = says.told.map((line) => line.trim());
+    const [first, ...others] = says.lines.map((line) => line.trim());
     const heading = element("strong", { textContent: first });
     const more = others.map((line) => element("p", { textContent: line }));
     const folded = answered.length > MOST_UNFOLDED && more.length;
@@ -146,10 +151,10 @@ function showTheme() {
   const button = document.getElementById("theme");
   const preferred = matchMedia("(prefers-color-scheme: dark)");
   const dark = () => (document.documentElement.dataset.theme ?? (preferred.matches ? "dark" : "light")) === "dark";
-  const told = () => { button.textContent = dark() ? "Light" : "Dark"; };
-  button.onclick = () => { document.documentElement.dataset.theme = dark() ? "light" : "dark"; told(); };
-  preferred.onchange = told;
-  told();
+  const updateLabel = () => { button.textContent = dark() ? "Light" : "Dark"; };
+  button.onclick = () => { document.documentElement.dataset.theme = dark() ? "light" : "dark"; updateLabel(); };
+  preferred.onchange = updateLabel;
+  updateLabel();
 }
 
 const showPlots = () => Object.keys(PLOTS).forEach(showPlot);

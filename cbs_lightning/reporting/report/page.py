@@ -1,4 +1,4 @@
-"""The report: one file that holds all it needs, and asks nothing of the network."""
+"""The report: one file that contains everything and needs no network."""
 
 import html
 import json
@@ -26,7 +26,7 @@ MOST_UNFOLDED = 4  # answers, as in page.js
 
 
 def write_report(directory: Path, question: Question = USUAL) -> list[str]:
-    """Write a study's report; return the lines that tell of it."""
+    """Write a study's report; return the lines to print."""
     study, lines = read(directory, question)
     return lines if study is None else [*lines, f"{study.name}: {write_page(study)}"]
 
@@ -42,19 +42,19 @@ def write_page(study: Study) -> Path:
 
 def page(study: Study) -> str:
     values = json.dumps(content(study), separators=(",", ":"), allow_nan=False)
-    told = [found for found in study.recommendations if found.least_sfo is not None]
-    untold = [found for found in study.recommendations if found.least_sfo is None]
+    answered = [found for found in study.recommendations if found.least_sfo is not None]
+    unanswered = [found for found in study.recommendations if found.least_sfo is None]
     return Template(_part("page.html")).substitute(
         title=_text(f"{study.name}: which batch size?"),
         study=_text(study.name),
         asked=_text(f"{study.request_in_words}, {count_of(len(study.runs), 'run')}"),
         within=_text(percent(study.question.within)),
-        answers=_answers(told),
-        unanswered=_answers(untold),
-        unanswered_summary=_text(_unanswered([found.variant for found in untold])),
-        no_unanswered="" if untold else " hidden",
+        answers=_answers(answered),
+        unanswered=_answers(unanswered),
+        unanswered_summary=_text(_unanswered([found.variant for found in unanswered])),
+        no_unanswered="" if unanswered else " hidden",
         predictions="\n".join(_prediction_rows(study.recommendations)),
-        no_predictions="" if any(one.predictions for one in told + untold) else " hidden",
+        no_predictions="" if any(one.predictions for one in answered + unanswered) else " hidden",
         style=_part("page.css"),
         libraries="\n".join(_part(name) for name in LIBRARIES),
         script="\n".join(_part(name) for name in SCRIPTS),
@@ -63,7 +63,7 @@ def page(study: Study) -> str:
 
 
 def _answers(recommendations: list[Recommendation]) -> str:
-    """Items of a list of answers, as the page's script writes them, for readers without one."""
+    """The answers as list items, written like the page's script does, for readers without one."""
     items = []
     for found in recommendations:
         first, *others = (_text(line.strip()) for line in found.summary_lines())
@@ -75,7 +75,7 @@ def _answers(recommendations: list[Recommendation]) -> str:
 
 
 def _prediction_rows(recommendations: list[Recommendation]) -> Iterator[str]:
-    """Rows of the table of what single runs predict."""
+    """Rows of the table of predictions from single runs."""
     for found in recommendations:
         several = found.least_sfo is not None and len(found.batch_sizes) > 1
         measured = span_in_words(found.interval) if several else "-"

@@ -74,6 +74,7 @@ function againstBatchSize(key, width, pointed) {
   const rowOf = (variant) => Math.min(rows.indexOf(variant), MOST_ROWS - 1);
   const height = Math.min(rows.length, MOST_ROWS);
   const marks = [];
+  const compared = key !== "seconds" || !study.seconds_caveat; // else points alone, and none the best
   const crowded = new Set(reached.map((run) => run.variant)).size > MOST_BANDS;
   for (const says of chosen().says) {
     const variant = variantOf(says);
@@ -81,7 +82,7 @@ function againstBatchSize(key, width, pointed) {
     const paint = color(variant);
     if (perStep && !crowded) marks.push(...cheapRanges(says, paint), ...fitted(says, perStep, paint));
     const own = points(runs, key).filter((p) => p.variant === variant);
-    const joined = !perStep || !says.curve || crowded;
+    const joined = compared && (!perStep || !says.curve || crowded);
     if (joined) marks.push(Plot.line(own, { x: "batch_size", y: "value", stroke: paint, strokeWidth: 1.5 }));
     marks.push(
       Plot.link(own.filter((p) => p.high > p.low), { x: "batch_size", y1: "low", y2: "high", stroke: paint }),
@@ -90,7 +91,7 @@ function againstBatchSize(key, width, pointed) {
         stroke: paint, fill: (p) => (p.sliced ? "var(--paper)" : paint), strokeWidth: 1.5,
       }),
     );
-    const best = own.filter((p) => p.batch_size === says[mark]);
+    const best = own.filter((p) => compared && p.batch_size === says[mark]);
     marks.push(Plot.dot(best, { x: "batch_size", y: "value", r: 9, symbol: "star", fill: paint, stroke: "var(--paper)" }));
     if (perStep && best.length && says.least && !crowded) {
       const sfo = best[0].value * (whole(says.least) / perStep(says.least));
@@ -181,7 +182,7 @@ function fitted(says, perStep, paint) {
   return marks;
 }
 
-/** The losses of one variant's runs; the larger the batch, the stronger the colour. */
+/** The losses of one variant's runs; the larger the batch, the bolder the colour. */
 function losses(width, pointed) {
   const runs = answered().filter((run) => run.variant === lossVariant() && run.losses[state.rule].at.length);
   if (!runs.length) return null;

@@ -68,7 +68,7 @@ function showForms() {
     const variant = variantOf(says);
     if (isHidden(variant)) return [];
     if (!says.forms.length) return [];
-    const all = { model: "all that the runs leave possible", critical_batch: says.critical_batch, interval: says.interval, rms: null, className: "best", reason: allForms(says) };
+    const all = { model: "all curves that agree with the runs", critical_batch: says.critical_batch, interval: says.interval, rms: null, className: "best", reason: allForms(says) };
     const fits = says.forms.some((form) => form.b) ? says.forms : [];
     if (says.critical_batch === null && span(says.interval) === "–" && !fits.length) return [];
     return [all, ...fits].map((row) => ({ ...row, variant, name: says.variant }));
@@ -79,7 +79,7 @@ function showForms() {
     { title: "b*", className: "number", show: (row) => number(row.critical_batch, 3) },
     { title: `${100 * study.level} % interval`, show: (row) => span(row.interval) },
     { title: "RMS of log K", className: "number", show: (row) => number(row.rms, 2) },
-    { title: "to mind", className: "wide", show: (row) => row.reason },
+    { title: "note", className: "wide", show: (row) => row.reason },
   ], rows);
 }
 

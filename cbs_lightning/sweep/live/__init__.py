@@ -1,1 +1,1 @@
-"""How far a sweep's jobs are, shown while they run."""
+"""Shows the progress of a sweep's jobs while they run."""

@@ -1,4 +1,4 @@
-"""A sweep's board: every job reports how far it is, in a file that any process can read."""
+"""A sweep's board: every job reports its progress in a file that any process can read."""
 
 import json
 import time
@@ -23,7 +23,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True)
 class JobState:
-    """How far a job of a sweep is; times are in seconds since 1970."""
+    """The progress of a job; times are in seconds since 1970."""
 
     job: int  # from 1
     variant: str
@@ -45,16 +45,16 @@ class JobState:
 
     @property
     def seconds(self) -> float:
-        """Since the job began, when this was reported."""
+        """Seconds from the start of the job to its latest report."""
         return self.updated - self.began if self.began is not None else 0.0
 
 
 class Board:
     """The states of a sweep's jobs, in a directory.
 
-    A job's own process reports on it, so a file has one writer at a time. Reporting never fails: a
-    full disk makes a board that is out of date. Whoever has a log of its own does not print
-    `beside_table`.
+    Each job is reported by its own process, so a file has one writer at a time. Reporting never
+    fails: with a full disk, the board is out of date. A job that has a log of its own does not
+    print `beside_table`.
     """
 
     def __init__(self, directory: Path, *, beside_table: bool = True) -> None:
@@ -74,7 +74,7 @@ class Board:
             self._write(replace(state, **changes, updated=time.time()))
 
     def jobs(self) -> list[JobState]:
-        """All jobs in their order; only files that changed since the last call are read."""
+        """All jobs in order; only files that changed since the last call are read."""
         for path in self.directory.glob("*.json"):
             with suppress(OSError, ValueError):
                 stat = path.stat()
@@ -86,7 +86,7 @@ class Board:
 
     @property
     def lines(self) -> Path:
-        """What jobs print, while a live table has the terminal."""
+        """The file for what jobs print while a live table has the terminal."""
         return self.directory / LINES
 
     @property
@@ -112,7 +112,7 @@ class Board:
         return self.directory / f"{job}.json"
 
     def _write(self, state: JobState) -> None:
-        """Readers see the old state or the new one. A power cut ends the sweep anyway: no fsync."""
+        """Readers see the old state or the new one. No fsync: a power cut ends the sweep anyway."""
         path = self._path(state.job)
         scratch = path.with_suffix(".tmp")
         with suppress(OSError):
@@ -127,9 +127,9 @@ def _parsed(content: bytes) -> JobState:
 
 
 class Lines(TextIOBase):
-    """Appends to a file, by whole lines, so that those of several processes do not mix.
+    """Appends whole lines to a file, so that lines of several processes do not mix.
 
-    What cannot be written is lost: a full disk is no reason to end a run.
+    Lines that cannot be written are lost: a full disk is no reason to end a run.
     """
 
     def __init__(self, path: Path) -> None:

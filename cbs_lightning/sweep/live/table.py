@@ -1,4 +1,4 @@
-"""A sweep in a terminal: one table of its jobs, drawn anew as they go on."""
+"""A sweep in a terminal: one table of its jobs, redrawn as they progress."""
 
 import math
 import sys
@@ -37,7 +37,7 @@ SHORTEST_BAR = 6
 
 
 class LiveTable(Live):
-    """While it is shown the terminal is its, and whatever is printed appears above it."""
+    """Has the terminal while it is shown; anything printed appears above it."""
 
     def __init__(
         self, board: Board, workers: int, started: float, console: Console | None = None
@@ -53,8 +53,8 @@ class LiveTable(Live):
 
     def show(self, jobs: Sequence[JobState]) -> None:
         self._erase_wrapped()
-        drawn = draw(jobs, self.workers, time.time() - self.started, *self.console.size)
-        lines = self.console.render_lines(drawn, pad=False)
+        renderable = draw(jobs, self.workers, time.time() - self.started, *self.console.size)
+        lines = self.console.render_lines(renderable, pad=False)
         self.update(SegmentLines(lines, new_lines=True), refresh=True)
         self._widths = [Segment.get_line_length(line) for line in lines]
         self._print_lines()
@@ -68,14 +68,14 @@ class LiveTable(Live):
             self.console.print(Text("\n".join(map(visible, lines))), soft_wrap=True)
 
     def _erase_wrapped(self) -> None:
-        """What is shown takes more lines since the terminal got narrower, which rich ignores."""
+        """Erase lines that wrapped when the terminal became narrower, which rich ignores."""
         more = sum(max(0, width - 1) // self.console.width for width in self._widths)
         up = [(ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)] * more
         self.console.control(Control(*up))
 
 
 def draw(jobs: Sequence[JobState], workers: int, elapsed: float, width: int, height: int) -> Group:
-    """All that is shown, in fewer than `height` lines of `width`."""
+    """Everything that is shown, in fewer than `height` lines of at most `width` characters."""
     # Half of the terminal is left to what jobs print, unless there are many running.
     running = sum(job.phase is Phase.RUNNING for job in jobs)
     most = min(height - 1, max(height // 2, running + LINES_BESIDE_ROWS))
@@ -137,7 +137,7 @@ def _table(
 
 
 class Name:
-    """In one line, as wide as its column."""
+    """A name in one line, as wide as its column."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -150,7 +150,7 @@ class Name:
 
 
 def shortened(text: str, width: int) -> str:
-    """With the middle left out: variants differ at their end."""
+    """The text with its middle left out, because variants differ at the end."""
     if len(text) <= width:
         return text
     tail = (width - 1) * 2 // 3
@@ -158,18 +158,18 @@ def shortened(text: str, width: int) -> str:
 
 
 def _way(job: JobState) -> tuple[str, RenderableType, str]:
-    """To the end of the budget and to the threshold, if the job has begun."""
+    """Epoch, progress bar and loss of a job that has begun."""
     if job.phase is Phase.WAITING:
         return "", "", ""
     epoch = epoch_of(job.steps, job.max_steps, job.steps_per_epoch).removeprefix("epoch ")
     style = _style(job)
-    drawn = ProgressBar(1, bar_share(job), complete_style=style, finished_style=style)
+    renderable = ProgressBar(1, bar_share(job), complete_style=style, finished_style=style)
     loss = f"{job.loss:.3g}" if job.loss is not None else UNKNOWN
-    return epoch, drawn, f"{loss:>7} → {job.threshold:g}"
+    return epoch, renderable, f"{loss:>7} → {job.threshold:g}"
 
 
 def bar_share(job: JobState) -> float:
-    """How far the loss is from the first one to the threshold, on a log scale."""
+    """How far the loss has come from the first one to the threshold, on a log scale."""
     first, loss = job.first_loss, job.loss
     if job.status is Status.REACHED or (loss is not None and loss <= job.threshold):
         return 1.0

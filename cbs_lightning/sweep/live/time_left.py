@@ -1,11 +1,11 @@
-"""How long the runs of a sweep and the sweep itself still take, in numbers that agree."""
+"""The time left for the runs of a sweep and for the sweep itself, in numbers that agree."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from cbs_lightning.console import duration
+from cbs_lightning.console import time_left as in_words
 from cbs_lightning.results.result import UNFINISHED
 from cbs_lightning.sweep.live.board import JobState, Phase
 
@@ -16,18 +16,19 @@ class TimeLeft:
     at_most: bool  # to the end of a budget; else by what similar jobs took
 
     def __str__(self) -> str:
-        return f"{'at most' if self.at_most else 'about'} {duration(self.seconds)} left"
+        return in_words(self.seconds, at_most=self.at_most)
 
 
 def time_left(
     jobs: Sequence[JobState], workers: int
 ) -> tuple[dict[int, TimeLeft], TimeLeft | None]:
-    """For each job that has not finished, by its number, and for all: never less than for one.
+    """The time left for each unfinished job, by number, and for all of them together.
 
-    A job takes as long as the finished ones of its variant with the nearest batch size, or of all
-    variants where its own has none. A running one that has taken longer already, or has no such
-    example, takes at most the rest of its budget. What nothing is known about is left out, and
-    then the time for all is None.
+    The time for all is never less than that for one. A job is expected to take as long as the
+    finished jobs of its variant with the nearest batch size, or of all variants if its own has
+    none. A running job that has already taken longer, or has no such example, takes at most the
+    rest of its budget. If nothing is known about a job it is left out, and the time for all is
+    None.
     """
     examples = [
         job
@@ -47,7 +48,7 @@ def time_left(
 
 
 def _expected_seconds(variant: str, batch_size: int, examples: Sequence[JobState]) -> float | None:
-    """The mean of the nearest examples, which may be several seeds'."""
+    """The mean over the nearest examples, of which there are several if there are several seeds."""
     similar = [job for job in examples if job.variant == variant] or examples
     distances = [abs(math.log(job.batch_size / batch_size)) for job in similar]
     nearest = min(distances, default=None)

@@ -1,4 +1,4 @@
-"""While a sweep runs, a thread beside it shows its jobs and says when some have finished."""
+"""A thread that shows a sweep's jobs while they run, and reports finished ones."""
 
 import threading
 import time
@@ -25,9 +25,9 @@ def watched_board(
     on_finished: Sequence[Callable[[], None]],
     directory: Path,
 ) -> Iterator[Board]:
-    """A board for these jobs in the directory; in a terminal, with a live table.
+    """A board for these jobs in the directory, with a live table if this is a terminal.
 
-    In a directory that is not there the board stays empty, and there is no table.
+    If the directory does not exist, the board stays empty and there is no table.
     """
     board = Board(directory)
     board.plan(jobs)
@@ -47,9 +47,9 @@ def watching(
 ) -> Iterator[None]:
     """While inside, a thread calls `show` with the jobs, and `on_finished` when more have finished.
 
-    The latter are called every few seconds at most, a slow one less often, and at the end if there
-    is news. One that raises is told of in a line the first time, and called again the next.
-    Without anybody to call there is no thread.
+    The `on_finished` functions are called every few seconds at most, slow ones less often, and once
+    at the end if there is news. If one raises, a line says so the first time; it is called again
+    anyway. If there is nothing to call, there is no thread.
     """
     over = threading.Event()
     listeners = [Listener(call) for call in on_finished]
@@ -63,7 +63,7 @@ def watching(
                 table.call(jobs)
             finished = sum(job.phase is Phase.FINISHED for job in jobs)
             for listener in listeners:
-                listener.tell(finished, last=last)
+                listener.notify(finished, last=last)
             if last:
                 return
             last = over.wait(SHOW_SECONDS if table is not None else FINISHED_SECONDS)
@@ -86,8 +86,8 @@ class Listener:
         self._due = 0.0
         self._warned = False
 
-    def tell(self, finished: int, *, last: bool) -> None:
-        """Call it if more jobs have finished, and the last call is long enough ago."""
+    def notify(self, finished: int, *, last: bool) -> None:
+        """Call it if more jobs have finished and the last call was long enough ago."""
         began = time.monotonic()
         if finished > self._finished and (last or began >= self._due):
             self._finished = finished

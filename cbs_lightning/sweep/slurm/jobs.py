@@ -1,4 +1,4 @@
-"""A sweep's jobs in SLURM's queue: found again, waited for, and told of."""
+"""A sweep's jobs in SLURM's queue: finding them again, waiting, and reporting how they ended."""
 
 import os
 import time
@@ -37,9 +37,9 @@ PATIENCE = 15.0  # seconds in which what a job has left is to be seen on another
 
 
 class RunJob:
-    """A run, and its job in the queue, which may be one of an earlier sweep.
+    """A run and its job in the queue, which may belong to an earlier sweep.
 
-    `log`, a link to what the latest job prints, is how such a job is found again.
+    `log` is a link to the output of the latest job; such a job is found again through it.
     """
 
     def __init__(self, overrides: list[str], cfg: RunConfig, sweep_job: SweepJob) -> None:
@@ -53,9 +53,9 @@ class RunJob:
         self.value: Result | UserError | None = None  # once it has ended
 
     def find(self, queue: dict[str, Queued]) -> None:
-        """Take up the run's latest job, if that is in the queue still.
+        """Take over the run's latest job if it is still in the queue.
 
-        SLURM begins to count from 1 again some day: another job may have its id.
+        SLURM starts counting from 1 again at some point, so another job may have the same id.
         """
         self.job, self.earlier = None, False
         with suppress(OSError):
@@ -84,7 +84,7 @@ class RunJob:
         return queue.get(self.job.job_id, FORGOTTEN)
 
     def end(self, state: str | None) -> None:
-        """Find and tell how it ended: in this state, or with what the job has left."""
+        """Find out how the job ended, from its state or from the files it left, and print it."""
         assert self.job is not None
         if self.earlier or state is not None:
             with suppress(UserError, OSError):
@@ -110,7 +110,7 @@ class RunJob:
 
 
 def wait(jobs: Sequence[RunJob]) -> None:
-    """Until all have ended; a line says how each did."""
+    """Wait until all jobs have ended, and print a line on how each did."""
     left = list(jobs)
     queue: dict[str, Queued] = {}
     printed: set[str] = set()  # reasons to wait
@@ -140,7 +140,7 @@ def wait(jobs: Sequence[RunJob]) -> None:
 
 
 def patient_queue() -> dict[str, Queued]:
-    """SLURM's, as soon as it answers."""
+    """SLURM's queue, as soon as it answers."""
     said = False
     while True:
         try:
@@ -153,7 +153,7 @@ def patient_queue() -> dict[str, Queued]:
 
 
 def ids(jobs: Sequence[RunJob]) -> str:
-    """As a shell and scancel take them: '12_[0,2]' are two of the array 12."""
+    """The jobs' ids as a shell and scancel take them: '12_[0,2]' are two jobs of the array 12."""
     of_array: dict[str, list[str]] = {}
     for job in jobs:
         assert job.job is not None
@@ -169,7 +169,7 @@ def _elements(array: str, indices: list[str]) -> str:
 
 
 def _print_reasons(jobs: Sequence[RunJob], queue: dict[str, Queued], printed: set[str]) -> None:
-    """Each once, of those for which jobs may wait for ever."""
+    """Print each reason for which jobs may wait forever, once."""
     waiting: dict[str, list[RunJob]] = {}
     for job in jobs:
         if (seen := job.seen(queue)).state == PENDING:
@@ -183,7 +183,7 @@ def _print_reasons(jobs: Sequence[RunJob], queue: dict[str, Queued], printed: se
 
 
 def _is_submitted_by(script: Path, job: Job[JobReturn]) -> bool:
-    """Whether sbatch got the script that submitit wrote for the job, which is a link by now."""
+    """Whether sbatch got the script that submitit wrote for the job, which is now a link."""
     return (
         script.resolve().name == job.paths.submission_file.name
         and job.paths.folder.resolve().is_relative_to(script.parent.resolve())

@@ -1,4 +1,4 @@
-"""What SLURM is asked: whether it would take a sweep's jobs, and how they are."""
+"""Questions to SLURM: whether it would accept a sweep's jobs, and what state they are in."""
 
 import os
 import shlex
@@ -36,7 +36,7 @@ ENDED = {
 
 @dataclass(frozen=True)
 class Queued:
-    """A job as SLURM has it: its state, why it waits if it does, and what was given to sbatch."""
+    """A job in SLURM's queue: its state, why it is waiting, and what was passed to sbatch."""
 
     state: str
     reason: str = "None"
@@ -44,7 +44,7 @@ class Queued:
 
 
 def check(launcher: str, settings: Mapping[str, Any], jobs: int) -> None:
-    """Raise `UserError` where SLURM would never take an array of so many jobs; submits nothing."""
+    """Raise `UserError` if SLURM would never accept an array of this many jobs; submits nothing."""
     for key, least in LEAST.items():
         value = settings[key]
         if value is not None and value < least:
@@ -80,7 +80,7 @@ def check_programs(launcher: str) -> None:
 
 
 def executor(settings: Mapping[str, Any], folder: Path) -> "SlurmExecutor":
-    """What submits jobs with these settings, and keeps what they need in the folder."""
+    """The object that submits jobs with these settings and keeps their files in the folder."""
     # Of the extra `slurm`; and it takes its time, which who needs no cluster need not wait for.
     import submitit
     from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
@@ -111,9 +111,9 @@ def _importable() -> str:
 
 
 def queue() -> dict[str, Queued]:
-    """This user's jobs, by their ids, those that ended lately included.
+    """This user's jobs by id, including those that ended recently.
 
-    Raises `UserError` where SLURM does not answer.
+    Raises `UserError` if SLURM does not answer.
     """
     try:
         lines = _asked(
@@ -126,10 +126,10 @@ def queue() -> dict[str, Queued]:
 
 
 def _most_delay(minutes: int) -> int:
-    """Seconds, with which submitit still takes a warning for that of a time-out.
+    """The largest number of seconds at which submitit still takes a warning for a time-out.
 
-    That is so in the last fifth of the time, or its last ten minutes. SLURM may send it one minute
-    early, and submitit begins to count late.
+    submitit does so in the last fifth of the time limit, or in its last ten minutes. SLURM may send
+    the warning a minute early, and submitit starts counting late.
     """
     return min(60 * minutes - 1, max(12 * minutes, 600) - 120)
 
@@ -149,17 +149,17 @@ def _check_partition(partition: str | None) -> None:
 def _check_cores(partition: str | None, cores: int | None) -> None:
     of_partition = [] if partition is None else [f"--partition={partition}"]
     try:
-        told = _asked("sinfo", "--Node", "--noheader", "--format=%c", *of_partition).split()
+        node_cores = _asked("sinfo", "--Node", "--noheader", "--format=%c", *of_partition).split()
     except _RefusedError:
         return
-    if told and cores is not None and cores > (most := max(map(int, told))):
+    if node_cores and cores is not None and cores > (most := max(map(int, node_cores))):
         raise ConfigError(
             f"{KEY}.cpus_per_task", cores, f"no node has that many; allowed: <= {most}"
         )
 
 
 class _RefusedError(Exception):
-    """What a program of SLURM's said, in one line."""
+    """What one of SLURM's programs said, in one line."""
 
 
 def _asked(*command: str, text: str | None = None) -> str:

@@ -1,1 +1,1 @@
-"""What a run takes of its machine: memory, threads, and how much work a step is."""
+"""The resources of a run: memory, threads, and the amount of work in a step."""

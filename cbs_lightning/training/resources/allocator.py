@@ -1,4 +1,5 @@
-"""Memory that a step frees is kept for the next one, which would else have to fault it in again."""
+"""Keeps memory that a step frees for the next step, which would otherwise have to fault it in
+again."""
 
 import ctypes
 from collections.abc import Iterator
@@ -14,9 +15,9 @@ told_to_keep_large = False  # what glibc was told last, which it cannot be asked
 
 @contextmanager
 def freed_memory_kept(*, large_blocks: bool = False) -> Iterator[None]:
-    """While inside, glibc keeps what is freed; afterwards the system has it back.
+    """While inside, glibc keeps freed memory; afterwards it is returned to the system.
 
-    For runs on a CPU: a GPU's memory is kept by torch itself. Without glibc nothing changes.
+    This is for runs on a CPU: torch itself keeps a GPU's memory. Without glibc, nothing changes.
 
     Args:
         large_blocks: Also those above 32 MiB. Blocks of many sizes then share one heap, which takes

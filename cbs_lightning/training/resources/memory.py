@@ -1,4 +1,4 @@
-"""Memory: how much a batch needs, and into what slices that cuts it."""
+"""How much memory a batch needs, and how small its slices have to be to fit."""
 
 import copy
 import math
@@ -30,10 +30,10 @@ PROBES = (32, 64)  # samples of the two batches that tell how memory grows with 
 def automatic_slice(
     model: Classifier, device: torch.device, image: tuple[int, ...], batch_size: int, workers: int
 ) -> int | None:
-    """The largest slice of a batch of images of this shape that fits; None: the whole batch.
+    """The largest slice of a batch of images of this shape that fits; None for the whole batch.
 
-    A GPU is tried; on a CPU, where a system short of memory kills instead of telling, the need is
-    measured on small batches. No random number is used up.
+    On a GPU, slices are tried. On a CPU, where a system short of memory kills processes without
+    warning, the need is measured on small batches. No random numbers are consumed.
     """
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         if device.type == "cpu":
@@ -44,7 +44,7 @@ def automatic_slice(
 
 
 def largest_slice(batch_size: int, fits: Callable[[int], bool]) -> int | None:
-    """Even slices, the fewest that fit; None: the whole batch does. At the least 1."""
+    """The size of even slices, the fewest that fit, at least 1; None if the whole batch fits."""
     too_few, slices = 0, 1
     while not fits(-(-batch_size // slices)) and slices < batch_size:
         too_few, slices = slices, min(2 * slices, batch_size)
@@ -60,9 +60,9 @@ def largest_slice(batch_size: int, fits: Callable[[int], bool]) -> int | None:
 def room_for_freed_blocks(
     model: Classifier, image: tuple[int, ...], batch_size: int, workers: int
 ) -> bool:
-    """Whether a run on a CPU, one of so many at a time, can keep all memory that a step frees.
+    """Whether a run on a CPU, one of several at a time, can keep all memory that a step frees.
 
-    False also where batches are so small that no large block is ever freed.
+    False also if batches are so small that no large block is ever freed.
     """
     size = model.micro_batch_size or batch_size
     if LARGEST_OF_SAMPLE * size * math.prod(image) * 4 < LARGEST_MMAP_THRESHOLD:
@@ -72,7 +72,7 @@ def room_for_freed_blocks(
 
 
 class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The most bytes that tensors made inside held at one time, as `peak`."""
+    """Measures as `peak` the most bytes held at one time by tensors made inside."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -108,7 +108,7 @@ def _storages(values: Any) -> list[torch.UntypedStorage]:
 
 
 def peak_of_step(model: Classifier, images: Tensor) -> int:
-    """Bytes that forward and backward of one slice take beyond the model and the images."""
+    """Bytes for the forward and backward pass of one slice, beyond the model and the images."""
     net = copy.deepcopy(model.net).train()
     labels = torch.zeros(len(images), dtype=torch.long, device=images.device)
     memory = PeakMemory()
@@ -118,9 +118,9 @@ def peak_of_step(model: Classifier, images: Tensor) -> int:
 
 
 def peak_of_batch(model: Classifier, image: tuple[int, ...], size: int) -> float:
-    """Bytes that forward and backward of a slice of images of this shape take.
+    """Bytes for the forward and backward pass of a slice of images of this shape.
 
-    Without computing anything, where the net can do so; else from small batches.
+    Found without computing anything if the net allows it, otherwise from small batches.
     """
     try:
         images = torch.zeros(size, *image, device="meta").to(memory_format=torch.channels_last)
@@ -131,7 +131,7 @@ def peak_of_batch(model: Classifier, image: tuple[int, ...], size: int) -> float
 
 
 def growth_of_training_step(module: L.LightningModule, batch: Any) -> tuple[float, float]:
-    """Bytes at rest and per sample that anybody's `training_step` and its backward take."""
+    """Bytes at rest and per sample of any module's `training_step` and its backward pass."""
     size = next(len(leaf) for leaf in tree_leaves(batch) if isinstance(leaf, Tensor))
     peaks = []
     for part in (max(1, size // 2), size):
@@ -153,7 +153,7 @@ def _first(size: int, part: int, value: Any) -> Any:
 
 
 def _growth(model: Classifier, image: tuple[int, ...]) -> tuple[float, float]:
-    """Bytes at rest, at least the gradients', and per sample, from those of two small batches."""
+    """Bytes at rest (at least those of the gradients) and per sample, from two small batches."""
     small, large = PROBES
     low, high = (
         peak_of_step(model, torch.zeros(size, *image).to(memory_format=torch.channels_last))
@@ -167,7 +167,7 @@ def _growth(model: Classifier, image: tuple[int, ...]) -> tuple[float, float]:
 def _fits(
     model: Classifier, device: torch.device, image: tuple[int, ...], batch_size: int, size: int
 ) -> bool:
-    """Whether two steps on a slice of this size, beside the whole batch's images, go through."""
+    """Whether two steps on a slice of this size succeed, beside the whole batch's images."""
     try:
         _two_steps(model, torch.zeros(batch_size, *image, device=device), size)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""How much a step computes, counted without computing it."""
+"""Counts the operations of a step without computing it."""
 
 import json
 import math
@@ -16,9 +16,9 @@ PASSES = 3  # forward, and backward to the weights and to the layer before
 
 
 def operations_of_step(cfg: RunConfig, source: Source) -> float:
-    """Floating-point ones of convolutions and matrix products, of a batch or of a slice of it.
+    """Floating-point operations of convolutions and matrix products, for a batch or a slice of it.
 
-    Infinite where nothing is known of the model.
+    Infinite if nothing is known about the model.
     """
     images = source.images
     if images is None or not is_classifier(cfg):

@@ -1,4 +1,4 @@
-"""How much memory there is, and how much of it is free, as far as the system tells."""
+"""How much memory there is and how much of it is free, as far as the system says."""
 
 import os
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ OWN_CGROUPS = Path("/proc/self/cgroup")
 
 
 def available_memory() -> int:
-    """Bytes that this process could still take."""
+    """Bytes that this process could still allocate."""
     limits = [_physical_memory()]
     with suppress(OSError):
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -29,9 +29,9 @@ def _physical_memory() -> int:
 
 
 def _cgroup_limits() -> Iterator[tuple[int, int]]:
-    """Bytes allowed and bytes used, of every control group around this process that has a limit.
+    """Bytes allowed and bytes used, for every control group around this process that has a limit.
 
-    In a container the group's path may be the host's, of which only the top is to be seen.
+    In a container, the group's path may be the host's, of which only the top is visible.
     """
     with suppress(OSError):
         for line in OWN_CGROUPS.read_text().splitlines():
