@@ -11,6 +11,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 
@@ -119,7 +120,9 @@ def summary(findings: list[Finding]) -> Table:
 
 
 def show(console: Console, table: Table) -> None:
-    drawn = RichTable(title=table.title, title_justify="left")
+    """In a log as Markdown."""
+    form = box.HEAVY_HEAD if console.is_terminal else box.MARKDOWN
+    drawn = RichTable(title=table.title, title_justify="left", box=form)
     for column in table.columns:
         drawn.add_column(column)
     for row in table.rows:

@@ -1,4 +1,4 @@
-"""What a step costs with each optimizer, and with the runs of a study the least seconds of each.
+"""What a step costs with each optimizer; with a study, its answers and the least seconds of each.
 
 ResNet-20 on digits, one thread. A net computes the gradients of a batch, and every optimizer makes
 a step with them on weights of its own: all within one step of the net, so that a machine that
@@ -22,13 +22,14 @@ from benchmarks.alternatives import Problem
 from benchmarks.outcome import Outcome, Spread, Table
 from benchmarks.switches import set_up_as_runs_do
 from cbs_lightning.analysis.curves import Curve
-from cbs_lightning.analysis.study import read
+from cbs_lightning.analysis.study import Study, read
 from cbs_lightning.config.composition import CONF_DIR, DEFAULT_OPTIMIZER, compose
 from cbs_lightning.config.identity import OWN
 from cbs_lightning.config.optimizer_checks import require_package
 from cbs_lightning.data import Digits
 from cbs_lightning.errors import ConfigError
 from cbs_lightning.optim.groups import make_optimizer
+from cbs_lightning.reporting.variants_table import answer_table
 from cbs_lightning.training.build import optimizer_factory
 
 REFERENCE = "adam"
@@ -129,7 +130,7 @@ class Least:
         own = f"{self.seconds / other.seconds:.2f}"
         if self.fewest == self.most:
             return own
-        return f"{own} ({self.fewest / other.seconds:.2f}-{self.most / other.seconds:.2f})"
+        return f"{own} ({self.fewest / other.seconds:.2f} to {self.most / other.seconds:.2f})"
 
 
 def least_seconds(curve: Curve, times: dict[int, Times]) -> Least | None:
@@ -164,9 +165,10 @@ def run(report: Callable[[str], None], study: Path | None = None) -> Outcome:
     }
     tables = [_step_table(optimizers, times)]
     if study is not None:
-        found = _read_least(study, times)
-        numbers["least_seconds"] = {name: asdict(least) for name, least in found.items()}
-        tables.append(_least_table(study, found))
+        found, _ = read(study)
+        least = _least_seconds(found.curves, times) if found else {}
+        numbers["least_seconds"] = {name: asdict(own) for name, own in least.items()}
+        tables += [_answers(found, least)] if found else []
     return Outcome(numbers, tables)
 
 
@@ -179,24 +181,23 @@ def _step_table(optimizers: list[str], times: dict[int, Times]) -> Table:
     )
 
 
-def _read_least(study: Path, times: dict[int, Times]) -> dict[str, Least]:
-    """By optimizer; where it has several curves, that with the least."""
-    read_study, _ = read(study)
-    found: dict[str, Least] = {}
-    for curve in read_study.curves if read_study else ():
-        known = curve.optimizer in times[BATCH_SIZES[0]].updates
-        least = least_seconds(curve, times) if known else None
-        best = found.get(curve.optimizer)
-        if least and (best is None or least.seconds < best.seconds):
-            found[curve.optimizer] = least
-    return found
+def _least_seconds(curves: list[Curve], times: dict[int, Times]) -> dict[str, Least]:
+    """By variant, of the optimizers that were timed."""
+    timed = times[BATCH_SIZES[0]].updates
+    found = {c.variant: least_seconds(c, times) for c in curves if c.optimizer in timed}
+    return {variant: least for variant, least in found.items() if least is not None}
 
 
-def _least_table(study: Path, found: dict[str, Least]) -> Table:
-    reference = found.get(REFERENCE) or min(found.values(), key=lambda least: least.seconds)
-    rows = [
-        [name, str(least.batch_size), f"{least.seconds:.2f}", least.relative(reference)]
-        for name, least in sorted(found.items(), key=lambda item: item[1].seconds)
-    ]
-    columns = ["", "b", "processor seconds", f"over {REFERENCE}'s (range of seeds)"]
-    return Table(f"Least seconds in {study.name}: K times the time of a step", columns, rows)
+def _answers(study: Study, found: dict[str, Least]) -> Table:
+    """The study's own table of answers, with the least seconds."""
+    columns, rows = answer_table(study)
+    own = [c.variant for c in study.curves if c.optimizer == REFERENCE and c.variant in found]
+    others = own or found  # what stands for 1
+    reference = min((found[name] for name in others), key=lambda least: least.seconds, default=None)
+    for variant, row in rows.items():
+        least = found.get(variant)
+        known = least is not None and reference is not None
+        row += [least.relative(reference), str(least.batch_size)] if known else ["-", "-"]
+    seconds = f"least seconds / {REFERENCE if own else 'the least'}"
+    title = f"{study.name}: seconds are K times the processor time of a step"
+    return Table(title, [*columns, seconds, "at b"], list(rows.values()))

@@ -75,6 +75,25 @@ class Sampled(Strange):
         return DataLoader(self.train, self.batch_size, sampler=sampler)
 
 
+class InBatches(Sampler[list[int]]):
+    def __init__(self, size: int, batch_size: int) -> None:
+        self.batches = [list(range(size))[i : i + batch_size] for i in range(0, size, batch_size)]
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(self.batches)
+
+
+class BatchSampled(Strange):
+    """Has a sampler of batches of its own."""
+
+    def train_dataloader(self) -> Any:
+        sampler = InBatches(len(self.train), self.batch_size)  # type: ignore[arg-type]
+        return DataLoader(self.train, batch_sampler=sampler)
+
+
 class Stubborn(Strange):
     """Takes the batch size, and does not use it."""
 

@@ -266,6 +266,17 @@ def test_loggers_are_told_what_the_run_is_and_what_came_of_it(tiny):
     assert "logger" not in result.configuration
 
 
+@pytest.mark.parametrize("loop", [[], ["trainer.gradient_clip_val=100"]])
+def test_loggers_are_given_the_losses_in_both_loops(tiny, loop):
+    cfg = tiny("logger=csv", "trainer.log_every_n_steps=2", "stop.max_steps=5", *loop)
+    run(cfg)
+    stored = read_run(run_directory(cfg)).trajectory.loss
+    path = run_directory(cfg) / "csv" / "version_0" / "metrics.csv"
+    with path.open() as file:
+        rows = {int(row["step"]): float(row["loss"]) for row in csv.DictReader(file)}
+    assert rows == {2: pytest.approx(stored[1]), 4: pytest.approx(stored[3])}
+
+
 def test_a_logger_that_cannot_be_reached_is_told_of_in_a_line(cli, tmp_path):
     arguments = [f"+logger.far._target_={HERE}.Unreachable", f"output_dir={tmp_path}"]
     outcome = cli(*TINY, *arguments)
@@ -309,7 +320,9 @@ def test_lightnings_loggers_write_beside_the_runs_own_files(cli, tmp_path):
     assert_same_runs(plain, logged)
     (directory,) = logged.glob("digits_tiny/*/")
     assert {path.name for path in directory.glob("*/*")} == {"version_0", "version_1"}
-    (row,) = csv.DictReader((directory / "csv" / "version_1" / "metrics.csv").open())
+    rows = list(csv.DictReader((directory / "csv" / "version_1" / "metrics.csv").open()))
+    assert all(int(each["step"]) > 30 for each in rows)  # what went before is in version_0
+    (row,) = (each for each in rows if each["steps"])
     assert int(float(row["steps"])) == read_run(directory).result.steps
     below = EventAccumulator(str(directory / "tensorboard" / "version_1"))
     below.Reload()

@@ -335,6 +335,8 @@ def test_the_budget_of_a_schedule_is_part_of_the_run(strange):
 def test_what_limits_a_restart_is_said(strange, capsys):
     run(strange(*data("Sampled")))
     assert "the sampler Backwards is kept as it is: resuming is exact if" in capsys.readouterr().out
+    run(strange(*data("BatchSampled")))
+    assert "the sampler InBatches is kept as it is: resuming" in capsys.readouterr().out
     run(strange(*data(kind="iterable"), *BY_WINDOW, "stop.max_steps=100"))
     assert "the stream _Stream is kept as it is" in capsys.readouterr().out
 
@@ -359,6 +361,7 @@ def test_what_is_kept_as_it_is_goes_on_if_it_yields_the_same(strange, monkeypatc
     [
         (model("TwoOptimizers"), "TwoOptimizers has 2 optimizers"),
         (model("Manual", steps_per_call=2), "made 2 optimizer steps"),
+        (model("Manual", steps_per_call=0), "made 0 optimizer steps"),
         (
             [*model("Manual"), "micro_batch_size=4"],
             "micro_batch_size=4: under manual",
@@ -409,6 +412,15 @@ def test_a_sweep_over_a_module_of_yours(cli, tmp_path):
     assert ended.code == 0, ended.err
     assert "own: use b =" in ended.out
     assert len(list(tmp_path.glob("strange_strange/*/result.json"))) == 4
+
+
+def test_jobs_of_a_parallel_sweep_load_data_with_workers(cli, tmp_path):
+    outcome = cli(
+        "-m", *STRANGE, *BY_WINDOW, *data(num_workers=1), "batch_size=8,32", "jobs=2",
+        "stop.max_epochs=3", f"output_dir={tmp_path}",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    assert len(list(tmp_path.rglob("result.json"))) == 2
 
 
 def test_test_accuracy_is_of_the_weights_at_k(tmp_path):

@@ -1,11 +1,15 @@
 """The threshold callback in anybody's Trainer: K beside a count by hand."""
 
+from types import SimpleNamespace
+
 import lightning as L
 import numpy as np
 import pytest
+import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.loggers.logger import DummyLogger
+from torch.utils.data import DataLoader, IterableDataset
 
 from cbs_lightning import StopAtThreshold
 from cbs_lightning.reporting.study_files import write_study
@@ -120,6 +124,7 @@ def test_samples_may_be_counted_otherwise():
         ({}, Odd("several"), "tuple", r"the loss has shape \(16,\)"),
         ({}, Odd("none"), "tuple", "returned no loss"),
         ({}, Manual(steps_per_call=2), "tuple", "made 2 optimizer steps"),
+        ({}, Manual(steps_per_call=0), "tuple", "made 0 optimizer steps"),
         ({"monitor": "mine"}, Plain(), "tuple", "monitor='mine': no such metric"),
     ],
 )
@@ -205,6 +210,47 @@ def test_a_directory_can_be_compared_with_others(tmp_path):
     lines = write_study(study)
     assert any("use b =" in line for line in lines), lines
     assert (study / "summary.csv").exists() and (study / "figures" / "sfo.png").exists()
+
+
+def test_a_trainer_with_two_devices_is_refused():
+    stop = StopAtThreshold(LOSS)
+    two = SimpleNamespace(world_size=2, global_step=0)
+    with pytest.raises(MisconfigurationException, match="has 2 devices; steps are counted on one"):
+        stop.recorder.on_train_start(two)
+
+
+def test_an_endless_stream_is_looked_at_without_a_log():
+    def batches():
+        while True:
+            yield from loader(16)
+
+    class Endless(IterableDataset):
+        def __iter__(self):
+            return batches()
+
+    stop = StopAtThreshold(LOSS, "window", WINDOW, batch_size=16)
+    data = DataLoader(Endless(), batch_size=None)
+    trainer(stop, max_steps=1000, max_epochs=-1, log_every_n_steps=0).fit(Plain(), data)
+    assert stop.status is Status.REACHED and len(stop.recorder.trajectory) == 100
+
+
+@pytest.mark.parametrize("change", ["width", "hyperparameters", "clipping"])
+def test_a_directory_of_the_same_classes_with_other_settings_is_refused(tmp_path, change):
+    class Sized(Plain):
+        def __init__(self, width=8, note=0):
+            super().__init__()
+            self.save_hyperparameters("note")
+            self.more = torch.nn.Linear(width, 1)
+
+    def fit(module, **settings):
+        stop = StopAtThreshold(LOSS, directory=tmp_path / "mine" / "run")
+        trainer(stop, **settings).fit(module, loader(16))
+
+    fit(Sized())
+    fit(Sized())
+    other = {"width": Sized(width=9), "hyperparameters": Sized(note=1), "clipping": Sized()}[change]
+    with pytest.raises(MisconfigurationException, match="holds another run"):
+        fit(other, gradient_clip_val=0.1 if change == "clipping" else None)
 
 
 def test_a_directory_of_another_run_is_refused(tmp_path):

@@ -2,20 +2,24 @@
 
 import ctypes
 from collections import Counter
+from io import StringIO
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 from benchmarks import composition, optimizers, ours, pages, rules, steps, throughput
+from benchmarks.__main__ import show
 from benchmarks.alternatives import ALTERNATIVES, Alternative, memory_as_usual
 from benchmarks.growth import slope
 from benchmarks.images import DIGITS, PICTURES, EvenCIFAR10, EvenDigits
-from benchmarks.outcome import Finding, Spread, Target, Verdict
+from benchmarks.outcome import Finding, Spread, Table, Target, Verdict
 from cbs_lightning.analysis.study import read
 from cbs_lightning.data.loader import SAMPLES_PER_CHUNK
+from cbs_lightning.reporting.variants_table import answer_table
 from cbs_lightning.results.store import read_run
 from cbs_lightning.results.trajectory import Trajectory
 from cbs_lightning.training.resources.allocator import (
@@ -213,8 +217,35 @@ def test_the_least_seconds_are_those_of_a_step_times_the_steps(tmp_path):
              16: optimizers.Times([1.2], {"adam": [0.3]})}  # 252 of 1.5 seconds  # fmt: skip
     least = optimizers.least_seconds(curve, times)
     assert least == optimizers.Least(8, *map(pytest.approx, (375, 250, 500)))
-    assert least.relative(least) == "1.00 (0.67-1.33)"
+    assert least.relative(least) == "1.00 (0.67 to 1.33)"
     assert optimizers.least_seconds(curve, {4: times[4]}) is None
+
+
+def test_one_table_has_the_answers_of_a_study_and_its_least_seconds(tmp_path, monkeypatch):
+    study = tmp_path / "study"
+    for size, epochs in ((8, 4), (16, 2)):
+        make_run(study, "adam", size, epochs)
+        make_run(study, "lion", size, 2 * epochs)
+        make_run(study, "own", size, epochs)
+    seconds = {"adam": [0.3], "lion": [0.3]}
+    monkeypatch.setattr(optimizers, "BATCH_SIZES", (8, 16))
+    monkeypatch.setattr(optimizers, "SHOWN", (8, 16))
+    monkeypatch.setattr(optimizers, "installed", lambda: list(seconds))
+    monkeypatch.setattr(optimizers, "measure", lambda *_: optimizers.Times([0.7], seconds))
+    _, table = optimizers.run(lambda _: None, study).tables
+    columns, rows = answer_table(read(study)[0])
+    assert table.columns == [*columns, "least seconds / adam", "at b"]
+    cells = {row[0]: row[-2:] for row in table.rows}
+    assert cells == {"adam": ["1.00", "16"], "lion": ["2.00", "16"], "own": ["-", "-"]}
+    assert [row[:-2] for row in table.rows] == list(rows.values())
+
+
+def test_tables_are_markdown_in_a_log():
+    log = StringIO()
+    show(Console(file=log, width=80), Table("Title", ["", "b"], [["adam", "8"], ["lion", "16"]]))
+    lines = [line.strip() for line in log.getvalue().splitlines()]
+    table = ["|      | b  |", "|------|----|", "| adam | 8  |", "| lion | 16 |"]
+    assert lines == ["Title", "", *table, ""]
 
 
 def test_the_error_of_a_rule_is_told_where_the_exact_steps_are_known(tmp_path):

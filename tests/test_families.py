@@ -1,19 +1,30 @@
 """Studies of many optimizers stay readable: a panel per family, names beside the curves."""
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
+import matplotlib as mpl
 import pytest
+from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
 from cbs_lightning.analysis.study import Study, read
 from cbs_lightning.reporting.colors import COLORS, FAMILIES, colors_of, family_of, marks_of
 from cbs_lightning.reporting.figures.by_batch_size import MOST_TOGETHER, draw
 from cbs_lightning.reporting.figures.by_threshold import draw_by_threshold
-from cbs_lightning.reporting.figures.style import write_figure
+from cbs_lightning.reporting.figures.style import (
+    PLOT_HEIGHT,
+    STYLE,
+    WIDTH,
+    add_legend,
+    key,
+    write_figure,
+)
 from tests.optimizers import OPTIMIZERS
 from tests.studies import make_run
 
 SIZES = (4, 8, 16, 32, 64)
+SETTINGS = ("", " lr_scaling=sqrt", " scaling_rule=half_life", " scaling_rule=sqrt_sde")
+RULES = tuple(f"adam{setting}" for setting in SETTINGS)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +46,9 @@ def many(tmp_path_factory) -> Study:
 def test_every_optimizer_has_a_family_and_a_colour_of_its_own():
     assert set(OPTIMIZERS) == set(COLORS)
     assert len(set(COLORS.values())) == len(COLORS)
-    assert family_of("mine") == "Others" and "mine" in colors_of(["mine"])
+    assert family_of("mine") == "Others" and "mine" in colors_of([("mine", "mine")])
+    variants = [(f"{name} lr=1", name) for name in OPTIMIZERS]
+    assert colors_of(variants) == {variant: COLORS[name] for variant, name in variants}
 
 
 def test_within_a_family_marks_differ():
@@ -103,6 +116,51 @@ def test_an_optimizer_with_several_curves_has_their_names_beside_them(many, tmp_
     names = {text.get_text() for axes in figure.axes for text in axes.texts}
     assert {"adam", "adam lr=0.1", "lion"} <= names
     assert len(names) == len(without_lion) + 2
+
+
+@pytest.fixture(scope="module")
+def rules(tmp_path_factory) -> Study:
+    """One optimizer with several variants."""
+    directory = tmp_path_factory.mktemp("studies") / "rules"
+    for number, name in enumerate(RULES):
+        for place, size in enumerate(SIZES):
+            for seed in (0, 1):
+                epochs = 4 + seed + (place - number) ** 2
+                make_run(directory, "adam", size, epochs, variant=name, seed=seed)
+    study, _ = read(directory)
+    assert study is not None
+    return study
+
+
+@pytest.mark.parametrize("name", ["sfo", "steps", "seconds"])
+def test_the_variants_of_one_optimizer_differ_in_colour_and_have_whole_names(rules, name, tmp_path):
+    figure = draw("rules", rules.curves, name)
+    write_figure(figure, tmp_path / name)
+    handles = {
+        text.get_text().split("\n")[0].split(":")[0]: handle.get_color()
+        for legend in figure.legends
+        for text, handle in zip(legend.get_texts(), legend.get_lines(), strict=False)
+    }
+    assert set(RULES) <= set(handles)
+    assert len({handles[rule] for rule in RULES}) == len(RULES)
+    assert handles["adam"] == COLORS["adam"]
+    for legend in figure.legends:
+        box = figure.transFigure.inverted().transform_bbox(legend.get_window_extent())
+        assert box.x1 <= 1 and box.y0 >= -0.01
+    shown = [legend.get_window_extent() for legend in figure.legends]
+    assert all(above.y0 >= below.y1 - 1 for above, below in pairwise(shown))
+
+
+def test_a_legend_has_as_many_columns_as_have_room():
+    for names, columns in ((RULES, 2), (("adam", "sgd", "momentum", "lion"), 3)):
+        figure = Figure((WIDTH, PLOT_HEIGHT))
+        with mpl.rc_context(STYLE):
+            add_legend(figure, ([key(name) for name in names], 3))
+            figure.draw_without_rendering()
+        (legend,) = figure.legends
+        places = {round(text.get_window_extent().x0) for text in legend.get_texts()}
+        assert len(places) == columns
+        assert legend.get_window_extent().x1 <= figure.bbox.x1
 
 
 def test_b_star_against_the_threshold_has_a_panel_per_family(many):

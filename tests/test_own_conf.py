@@ -167,6 +167,7 @@ def test_hydras_own_params_are_swept_unless_the_command_line_has_others(own, cli
         ("params: {optimizer: {lr: '1,2'}}", ["keys have dots here, such as optimizer.lr: '1,2'"]),
         ("grid: [{batch_size: [4, 8]}]", ["batch_size=[4, 8]", "without brackets: 4,8"]),
         ("params: {batchsize: 4}", ["batchsize", "batch_size"]),
+        ("params: {optimizer: 'own,sgd', optimizer.lr: 1}", ["optimizer.lr: not every option of"]),
     ],
 )
 def test_what_cannot_be_swept_is_said_in_one_line(own, cli, sweeper, parts):

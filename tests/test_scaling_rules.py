@@ -92,6 +92,8 @@ def test_a_batch_size_out_of_range_names_the_largest_that_is_allowed(reference, 
     assert min(asked(largest).optimizer_settings(10**6)["betas"]) >= 0
     with pytest.raises(ConfigError, match=rf"^batch_size={largest + 1}: .* allowed is {largest}$"):
         asked(largest + 1).optimizer_settings(10**6)
+    with pytest.raises(ConfigError, match=rf"^batch_size=9999: .* allowed is {largest}$"):
+        asked(9999).optimizer_settings(largest + 1)  # named as it was asked for
 
 
 @pytest.mark.parametrize("sweeper", ["grid", "critical_batch"])

@@ -1,7 +1,7 @@
 """Reads a run's optimizer from the Trainer, also if the module configures its own."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import lightning as L
@@ -22,13 +22,18 @@ class OptimizerSettings(NamedTuple):
         group = {key: value for key, value in optimizer.param_groups[0].items() if key != "params"}
         current = group.pop("lr", None)
         lr = group.pop("initial_lr", current)  # which a scheduler notes
-        found: dict[str, Any] = {}
-        for key, value in group.items():
-            if isinstance(value, tuple | list) and all(isinstance(item, PLAIN) for item in value):
-                found[key] = list(value)
-            elif isinstance(value, PLAIN):
-                found[key] = value
-        return cls(float(lr) if lr is not None and float(lr) > 0 else None, found)
+        return cls(float(lr) if lr is not None and float(lr) > 0 else None, plain_values(group))
+
+
+def plain_values(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that JSON can hold, also in lists."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, tuple | list) and all(isinstance(item, PLAIN) for item in value):
+            found[key] = list(value)
+        elif isinstance(value, PLAIN):
+            found[key] = value
+    return found
 
 
 class CheckOptimizer(L.Callback):

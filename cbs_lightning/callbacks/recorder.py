@@ -24,8 +24,9 @@ SCHEDULER = Path("/proc/thread-self/schedstat")  # of Linux: nanoseconds on a co
 class TrajectoryRecorder(L.Callback):
     """Records the loss of every optimizer step (`trajectory`) and the training time (`seconds`).
 
-    Works in any Trainer, with automatic or manual optimization and with gradient accumulation: the
-    loss of a step is the sample-weighted mean over its micro-batches. Values stay on the training
+    Works in a Trainer with one device, with automatic optimization, accumulating or not, or with
+    manual optimization that makes one optimizer step per call of `training_step`. The loss of a
+    step is the sample-weighted mean over its micro-batches. Values stay on the training
     device until the end of an epoch, a checkpoint, or a call of `fetch`; only then does training
     wait for a GPU. A trajectory ends with the first loss that is infinite or NaN.
 
@@ -130,12 +131,17 @@ class TrajectoryRecorder(L.Callback):
             self._started += seconds
 
     def on_train_start(self, trainer: L.Trainer, *_: Any) -> None:
+        if trainer.world_size > 1:
+            raise MisconfigurationException(
+                f"this Trainer has {trainer.world_size} devices; steps are counted on one, where "
+                "the whole batch is seen: set devices=1"
+            )
         self._steps_seen = trainer.global_step
         if len(self.trajectory) != trainer.global_step and not self._recorded.ended:
             raise MisconfigurationException(
                 f"training resumes after step {trainer.global_step}, but the losses of "
-                f"{len(self.trajectory)} steps were recorded: resume from a checkpoint that this "
-                "callback was part of"
+                f"{len(self.trajectory)} steps were recorded: make a new callback for every "
+                "training, or resume from a checkpoint that this one was part of"
             )
 
     def on_train_epoch_start(self, *_: Any) -> None:
@@ -161,9 +167,10 @@ class TrajectoryRecorder(L.Callback):
             return
         self._micro_batches.append(self._micro_batch(trainer, module, outputs, batch))
         steps, self._steps_seen = trainer.global_step - self._steps_seen, trainer.global_step
-        if steps > 1:
+        if steps > 1 or (steps == 0 and not module.automatic_optimization):
             raise MisconfigurationException(
-                f"training_step made {steps} optimizer steps; one per call can be counted"
+                f"training_step made {steps} optimizer steps; under manual optimization every call "
+                "must make one, by an optimizer of self.optimizers()"
             )
         if steps == 1:
             self._pending.append(_joined(self._micro_batches))

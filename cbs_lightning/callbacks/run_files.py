@@ -12,9 +12,10 @@ import lightning as L
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from omegaconf import OmegaConf
+from torch.nn.parameter import is_lazy
 
 from cbs_lightning.callbacks.loaders import data_size
-from cbs_lightning.callbacks.optimizer_settings import OptimizerSettings
+from cbs_lightning.callbacks.optimizer_settings import OptimizerSettings, plain_values
 from cbs_lightning.files import write_atomically
 from cbs_lightning.results import provenance, store
 from cbs_lightning.results.result import (
@@ -97,9 +98,8 @@ class RunFiles:
             "variant": self.variant or name,
             "batch_size": stop.batch_size,
             "seed": seed,
+            **_details(trainer, module, data),
         }
-        if (fingerprint := getattr(data, "fingerprint", None)) is not None:
-            identity["fingerprint"] = str(fingerprint)
         text = json.dumps(identity, sort_keys=True, default=str)
         return Result(
             schema_version=SCHEMA_VERSION,
@@ -140,6 +140,18 @@ class RunFiles:
             machine=provenance.machine(),
             tokens_per_sample=getattr(data, "tokens_per_sample", None),
         )
+
+
+def _details(trainer: L.Trainer, module: L.LightningModule, data: Any) -> dict[str, Any]:
+    """What tells runs of the same classes apart, as far as a Trainer knows."""
+    found: dict[str, Any] = {
+        "parameters": sum(each.numel() for each in module.parameters() if not is_lazy(each)),
+        "hyperparameters": plain_values(module.hparams),
+        "gradient_clip_val": trainer.gradient_clip_val,
+    }
+    if (fingerprint := getattr(data, "fingerprint", None)) is not None:
+        found["fingerprint"] = str(fingerprint)
+    return found
 
 
 def _data(trainer: L.Trainer) -> Any:

@@ -21,16 +21,17 @@ from cbs_lightning.results.trajectory import (
     last_reading,
 )
 
+LOOK_EVERY_UNLOGGED = 100  # steps, in a Trainer that logs nothing
 LOOK_EVERY_ON_STREAM = 100  # steps, of a GPU on data without epochs
 
 
 class StopAtThreshold(L.Callback):
     """Stops training when the loss reaches a threshold, and counts the steps that took.
 
-    Works in any Trainer, with automatic or manual optimization (one optimizer step per call of
-    `training_step`) and with gradient accumulation. The losses are checked at the end of each epoch
-    and every `log_every_n_steps`, so training may go on for a few steps after the threshold was
-    reached; the count is exact. A loss that is infinite or NaN also ends training.
+    Works in any Trainer with one device, with automatic or manual optimization (one optimizer step
+    per call of `training_step`) and with gradient accumulation. The losses are checked at the end
+    of each epoch and every `log_every_n_steps`, so training may go on for a few steps after the
+    threshold was reached; the count is exact. A loss that is infinite or NaN also ends training.
 
     Afterwards `status` says why training ended. `steps` (K), `sfo` (K times the batch size) and
     `samples` are None unless the threshold was reached; if it was, they are also logged.
@@ -95,6 +96,7 @@ class StopAtThreshold(L.Callback):
         self._files = RunFiles(Path(directory), variant, seed) if directory is not None else None
         self._steps_read = 0
         self._steps_seen = 0
+        self._steps_logged = 0
         self._look_every = look_every
 
     @property
@@ -121,7 +123,7 @@ class StopAtThreshold(L.Callback):
             self.recorder.on_train_start(trainer)
         if self._files is not None:
             self._files.begin(trainer, module, self)
-        self._steps_seen = trainer.global_step
+        self._steps_seen = self._steps_logged = trainer.global_step
         self._is_stream = math.isinf(trainer.num_training_batches)
         if trainer.strategy.root_device.type == "cpu":  # where looking is cheap
             self._look_every = steps_per_chunk(self.batch_size)
@@ -198,14 +200,13 @@ class StopAtThreshold(L.Callback):
         return steps // self._look_every > before // self._look_every
 
     def _look_now_and_then(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        every = int(getattr(trainer, "log_every_n_steps", 0))
-        if every and trainer.global_step % every == 0 and trainer.global_step > self._steps_read:
+        every = _log_every(trainer) or LOOK_EVERY_UNLOGGED
+        if trainer.global_step % every == 0 and trainer.global_step > self._steps_read:
             self.recorder.fetch()
             self._look(trainer, module, self.recorder.trajectory)
-            if self.latest is not None:
-                self._to_loggers(trainer, {"loss": float(self.recorder.trajectory.loss[-1])})
 
     def _look(self, trainer: L.Trainer, module: L.LightningModule, trajectory: Trajectory) -> None:
+        self._log_losses(trainer, trajectory)
         if self.crossing is not None:
             return
         since, self._steps_read = self._steps_read, len(trajectory)
@@ -240,8 +241,19 @@ class StopAtThreshold(L.Callback):
         if crossing.accuracy is not None:
             found["accuracy"] = crossing.accuracy
         module.log_dict(found, logger=False)
-        self._to_loggers(trainer, found)
-
-    def _to_loggers(self, trainer: L.Trainer, metrics: dict[str, float]) -> None:
         for logger in trainer.loggers:
-            logger.log_metrics(metrics, step=trainer.global_step)
+            logger.log_metrics(found, step=trainer.global_step)
+
+    def _log_losses(self, trainer: L.Trainer, trajectory: Trajectory) -> None:
+        """Those of every `log_every_n_steps`-th step since the last time."""
+        since, self._steps_logged = self._steps_logged, len(trajectory)
+        every = _log_every(trainer)
+        if not every or not trainer.loggers:
+            return
+        for step in range(since - since % every + every, len(trajectory) + 1, every):
+            for logger in trainer.loggers:
+                logger.log_metrics({"loss": float(trajectory.loss[step - 1])}, step=step)
+
+
+def _log_every(trainer: L.Trainer) -> int:
+    return int(getattr(trainer, "log_every_n_steps", 0))

@@ -121,9 +121,18 @@ def _no_such(key: str) -> str:
     if not isinstance(node, DictConfig):
         return f"no such key; allowed: none, {parent} is {node}"
     names = sorted(f"{parent}.{name!s}".lstrip(".") for name in node if name not in HIDDEN)
+    if key in names:  # as composed without what is swept
+        return f"not every option of {parent} in this sweep has this key"
     value = _typed(key).partition("=")[2]
     meant = did_you_mean(*_candidates(key, cfg, names), f"{{}}={value}" if value else "{}")
-    return f"no such key; {meant}allowed: {', '.join(names) or 'none'}{_of_a_search(key)}"
+    more = f"{_of_a_search(key)}{_argument_of(node, key)}"
+    return f"no such key; {meant}allowed: {', '.join(names) or 'none'}{more}"
+
+
+def _argument_of(node: DictConfig, key: str) -> str:
+    """A hint, for a class with more arguments than its file names."""
+    target = OmegaConf.select(node, "_target_")
+    return f"; another argument of {target} needs a plus: +{_typed(key)}" if target else ""
 
 
 def _candidates(key: str, cfg: DictConfig, siblings: list[str]) -> tuple[str, list[str]]:
@@ -131,7 +140,7 @@ def _candidates(key: str, cfg: DictConfig, siblings: list[str]) -> tuple[str, li
     if key.startswith("hydra."):
         return key, siblings
     plain: Any = OmegaConf.to_container(cfg, resolve=False)
-    keys = [each for each in flatten(plain) if each.partition(".")[0] not in HIDDEN]
+    keys = [each for each in flatten(plain) if not set(each.split(".")) & set(HIDDEN)]
     inner = [each for each in keys if each.rpartition(".")[2] == key]
     return (inner[0], inner) if inner else (key, [*siblings, *keys])
 

@@ -10,7 +10,7 @@ from hydra.utils import get_object
 
 from cbs_lightning.config.constraints import Flag, OneOf, one_of
 from cbs_lightning.config.datamodule import taken_by
-from cbs_lightning.config.extensions import check_extensions
+from cbs_lightning.config.extensions import check_extensions, import_target
 from cbs_lightning.config.identity import OWN
 from cbs_lightning.config.optimizer_checks import check_optimizer, require_package
 from cbs_lightning.config.schema import AUTO, RunConfig, Settings
@@ -159,10 +159,7 @@ def device_type(accelerator: str) -> str:
 def _check_arguments(group: str, settings: Settings) -> None:
     """The keys of a group must be parameters of the class that it builds."""
     key, target = f"{group}._target_", settings.get("_target_")
-    try:
-        built = get_object(str(target))
-    except Exception as error:
-        raise ConfigError(key, target, "cannot be imported") from error
+    built = import_target(group, target)
     base = BASES[group]
     valid = inspect.isclass(built) and issubclass(built, base)
     require(valid, key, target, f"must be a class derived from {base.__name__}")

@@ -136,10 +136,16 @@ def _check_logger(key: str, settings: Settings) -> None:
 def _target(key: str, settings: Settings) -> Any:
     target = settings.get("_target_")
     require(isinstance(target, str), f"{key}._target_", target, "must be a class's import path")
+    return import_target(key, target)
+
+
+def import_target(key: str, target: Any) -> Any:
+    """What `<key>._target_` names; raises `ConfigError` with the reason where that fails."""
     try:
         return get_object(str(target))
-    except Exception as error:
-        raise ConfigError(f"{key}._target_", target, "cannot be imported") from error
+    except Exception as error:  # whatever a user's file raises
+        reason = f"cannot be imported: {_reason(error)}"
+        raise ConfigError(f"{key}._target_", target, reason) from error
 
 
 def _check_arguments(

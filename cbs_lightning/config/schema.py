@@ -160,7 +160,7 @@ class RunConfig:
 
     def optimizer_settings(self, data_size: int) -> Settings:
         """The optimizer's, as they are at the effective batch size."""
-        return self.rules.scaled(self.optimizer, min(self.batch_size, data_size))
+        return self.rules.scaled(self.optimizer, self.batch_size, data_size)
 
 
 # A run does not depend on them.

@@ -68,15 +68,21 @@ class BatchSizeRules:
         allowed = f"{optimizer} has no optimizer.weight_decay; allowed with it: none"
         require(decays, "weight_decay_scaling", self.weight_decay_scaling, allowed)
 
-    def scaled(self, settings: Mapping[str, Any], batch_size: int) -> dict[str, Any]:
+    def scaled(
+        self, settings: Mapping[str, Any], batch_size: int, data_size: int
+    ) -> dict[str, Any]:
         """An optimizer's settings at this batch size, also those of its parameter groups.
 
-        Raises `ConfigError` for a batch size that the rule has no values for.
+        The rules go by the effective batch size, at most `data_size`. Raises `ConfigError` for a
+        batch size that the rule has no values for.
         """
-        scaled = self._scaled(settings, batch_size)
-        if KEY in settings:
-            own = settings[KEY].items()
-            scaled[KEY] = {name: self._scaled(group, batch_size) for name, group in own}
+        effective = min(batch_size, data_size)
+        groups = settings.get(KEY, {})
+        for each in (settings, *groups.values()):
+            self._check_range(each.get("betas", []), batch_size, effective)
+        scaled = self._scaled(settings, effective)
+        if groups:
+            scaled[KEY] = {name: self._scaled(group, effective) for name, group in groups.items()}
         return scaled
 
     def _scaled(self, settings: Mapping[str, Any], batch_size: int) -> dict[str, Any]:
@@ -106,14 +112,17 @@ class BatchSizeRules:
             return [betas[0], betas[1] ** kappa]
         if self.scaling_rule is not ScalingRule.SQRT_SDE:
             return betas
-        if not self._bears(betas, batch_size):
-            largest = math.ceil(self.reference_batch_size / (1 - min(betas)))
-            while largest > 1 and not self._bears(betas, largest):
-                largest -= 1
-            reason = f"with betas {betas} at b = {self.reference_batch_size}"
-            allowed = f"sqrt_sde has no betas for it {reason}; the largest allowed is {largest}"
-            raise ConfigError("batch_size", batch_size, allowed)
         return [1 - kappa * (1 - beta) for beta in betas]
+
+    def _check_range(self, betas: list[float], batch_size: int, effective: int) -> None:
+        if self.scaling_rule is not ScalingRule.SQRT_SDE or self._bears(betas, effective):
+            return
+        largest = math.ceil(self.reference_batch_size / (1 - min(betas)))
+        while largest > 1 and not self._bears(betas, largest):
+            largest -= 1
+        reason = f"with betas {betas} at b = {self.reference_batch_size}"
+        allowed = f"sqrt_sde has no betas for it {reason}; the largest allowed is {largest}"
+        raise ConfigError("batch_size", batch_size, allowed)
 
     def _bears(self, betas: list[float], batch_size: int) -> bool:
         """Whether kappa (1 - beta) < 1, but for rounding; what is given is never out of range."""

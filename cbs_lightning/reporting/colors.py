@@ -1,4 +1,7 @@
-"""A colour for each optimizer, similar within a family; marks distinguish its variants."""
+"""A colour for each optimizer, similar within a family; marks distinguish its variants.
+
+A study of one optimizer has a colour for each variant.
+"""
 
 from collections.abc import Iterable
 from itertools import count, cycle
@@ -31,12 +34,28 @@ FAMILIES = {
 OTHERS = "Others"
 COLORS = {name: color for family in FAMILIES.values() for name, color in family.items()}
 OTHER_COLORS = ("#882255", "#44AA99", "#332288", "#999933", "#AA4499", "#661100")  # Paul Tol's
+UNLIKE = [next(iter(family.values())) for family in FAMILIES.values()]
 
 
-def colors_of(optimizers: Iterable[str]) -> dict[str, str]:
-    """Colours by optimizer; those without a fixed colour get the remaining ones in turn."""
-    others = sorted(set(optimizers) - COLORS.keys())
-    return COLORS | dict(zip(others, cycle(OTHER_COLORS), strict=False))
+def color_of(optimizer: str) -> str:
+    """Its colour where no other optimizer is shown."""
+    return COLORS.get(optimizer, OTHER_COLORS[0])
+
+
+def colors_of(variants: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Colours by variant, given pairs of variant and optimizer.
+
+    Optimizers without a colour of their own take the other colours in turn. The variants of a
+    single optimizer take its colour and others unlike it.
+    """
+    optimizers = dict(variants)
+    distinct = set(optimizers.values())
+    if len(distinct) == 1:
+        unlike = dict.fromkeys([*map(color_of, distinct), *UNLIKE])
+        return dict(zip(optimizers, cycle(unlike), strict=False))
+    others = sorted(distinct - COLORS.keys())
+    own = COLORS | dict(zip(others, cycle(OTHER_COLORS), strict=False))
+    return {variant: own[optimizer] for variant, optimizer in optimizers.items()}
 
 
 def family_of(optimizer: str) -> str:

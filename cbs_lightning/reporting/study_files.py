@@ -12,6 +12,7 @@ from cbs_lightning.reporting.recommendation_file import write_recommendations
 from cbs_lightning.reporting.summary_file import write_summary
 from cbs_lightning.reporting.tables import write_tables
 from cbs_lightning.reporting.tensorboard import write_sweep_events
+from cbs_lightning.reporting.variants_table import write_variants_table
 from cbs_lightning.results.locks import held
 
 TABLES = "tables"
@@ -72,7 +73,9 @@ def _write_tables(study: Study, _: object) -> str:
     directory = inside(study.directory, TABLES)
     remove_scratch(directory)
     tables = write_tables(directory, study.name, study.curves)
-    return f"  Tables: {tables[0].with_suffix('')}{', '.join(path.suffix for path in tables)}"
+    variants = write_variants_table(directory, study)
+    forms = ", ".join(path.suffix for path in tables)
+    return f"  Tables: {variants}, {tables[0].with_suffix('')}{forms}"
 
 
 def _write_answer(study: Study, _: object) -> str:

@@ -220,7 +220,7 @@ def _check_stream(cfg: RunConfig) -> None:
     """Refuse what counts in epochs if the data has no length."""
     stop, why = cfg.stop, f"{cfg.names.data} is a stream without a length"
     if stop.rule is RuleName.EPOCH:
-        raise ConfigError("stop.rule", stop.rule, f"{why}; allowed: window")
+        raise ConfigError("stop.rule", stop.rule, f"{why}; allowed: window, middle")
     if stop.window is None:
         raise ConfigError("stop.window", None, f"{why}; a number of samples is needed")
     if stop.max_steps is None:

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import lightning as L
 from lightning.pytorch.utilities import CombinedLoader
+from torch.utils.data import BatchSampler
 
 from cbs_lightning.config.datamodule import build_datamodule
 from cbs_lightning.config.schema import RunConfig
@@ -91,10 +92,12 @@ class Source:
         if not isinstance(self.loader, KeptLoader):
             return None
         dataset = type(self.loader.dataset).__name__
-        sampler = getattr(self.loader.loader, "sampler", None)
         what = f"the stream {dataset}"
-        if self.loader.steps_per_epoch is not None and sampler is not None:
-            what = f"the sampler {type(sampler).__name__}"
+        if self.loader.steps_per_epoch is not None:
+            own = self.loader.loader
+            batches, sampler = (getattr(own, each, None) for each in ("batch_sampler", "sampler"))
+            found = sampler if type(batches) in (BatchSampler, type(None)) else batches
+            what = f"the sampler {type(found).__name__}" if found is not None else what
         return f"{what} is kept as it is: resuming is exact if it yields the same again"
 
     def prepare(self) -> None:

@@ -1,5 +1,6 @@
 """Training: builds a model and a Trainer from a configuration, trains, and writes a result."""
 
+import multiprocessing
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
@@ -90,6 +91,10 @@ def train(
 
 
 def _prepare_process(seed: int, threads: int) -> None:
+    # A worker of a parallel sweep has joblib's way of starting processes, in which a DataLoader
+    # cannot start workers of its own.
+    if multiprocessing.get_start_method() not in multiprocessing.get_all_start_methods():
+        multiprocessing.set_start_method(None, force=True)
     torch.set_num_threads(threads)
     L.seed_everything(seed, verbose=False)
     # Where algorithms are deterministic, torch fills all memory that it takes, lest it be read

@@ -27,7 +27,7 @@ def draw_beside_paper(study: str, rows: list[Row]) -> Figure:
         figure = Figure((WIDTH, 2 * PANEL_HEIGHT + 0.3), layout="constrained")
         upper, lower = figure.subplots(2, 1, sharex=True)
         variants = list(dict.fromkeys(row.variant for row in rows))
-        colors = colors_of(variants)
+        colors = colors_of((variant, variant) for variant in variants)
         markers = markers_of((variant, variant) for variant in variants)
         times, accuracies = [], []
         for variant in variants:

@@ -58,6 +58,7 @@ ARROW = Path(
     [Path.MOVETO, Path.LINETO, Path.MOVETO, Path.LINETO, Path.MOVETO, Path.LINETO, Path.LINETO],
 )
 MOST_TOGETHER = 9  # curves in one pair of axes
+LEGEND_WIDTH = 62  # characters
 ABANDONED: dict[str, Any] = {"marker": ARROW, "ms": 16, "mew": 1.0, "mfc": "none"}
 
 
@@ -81,7 +82,7 @@ def draw(
     ranges = _ranges(study_curves, found) if quantity.per_step is not None else []
     with mpl.rc_context(STYLE):
         markers = markers_of((curve.variant, curve.optimizer) for curve in study_curves)
-        colors = colors_of(curve.optimizer for curve in study_curves)
+        colors = colors_of((curve.variant, curve.optimizer) for curve in study_curves)
         strip = 2 * ROW_HEIGHT * len(paper) if paper else 0.0
         figure = Figure((WIDTH, PLOT_HEIGHT + strip), layout="constrained")
         heights = [PLOT_HEIGHT, strip] if paper else [1]
@@ -91,8 +92,8 @@ def draw(
         set_batch_sizes(axes, sizes)
         _set_values(axes, study_curves, quantity)
         for curve in study_curves:
-            _draw_curve(axes, curve, quantity, markers[curve.variant], colors[curve.optimizer])
-            _draw_abandoned(axes, curve, quantity, colors[curve.optimizer])
+            _draw_curve(axes, curve, quantity, markers[curve.variant], colors[curve.variant])
+            _draw_abandoned(axes, curve, quantity, colors[curve.variant])
         _draw_unreached(axes, study_curves, colors)
         _draw_ranges(axes, ranges, colors)
         first = study_curves[0] if study_curves else None
@@ -101,7 +102,7 @@ def draw(
         names = _names(study_curves, quantity, markers, colors)
         keys = [*_keys(study_curves, quantity), *_range_keys(ranges)]
         for strip_axes in below:
-            draw_pattern(strip_axes, study_curves, paper or {}, colors)
+            draw_pattern(strip_axes, study_curves, paper or {})
             set_batch_sizes(strip_axes, sizes)
             axes.tick_params(labelbottom=False)
             keys += pattern_keys()
@@ -201,7 +202,7 @@ def _draw_ranges(axes: Axes, found: list[Recommendation], colors: dict[str, str]
     """
     place: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "zorder": 2.2}
     for row, one in enumerate(found):
-        color, height = colors[one.optimizer], RANGE_ROW * (row + 0.5)
+        color, height = colors[one.variant], RANGE_ROW * (row + 0.5)
         for cheap, width in ((one.wider_range, THIN_BAR), (one.range, THICK_BAR)):
             if cheap is None:
                 continue
@@ -225,7 +226,7 @@ def _draw_unreached(axes: Axes, study_curves: list[Curve], colors: dict[str, str
         if row == last and len(missed) > MOST_UNREACHED_ROWS:
             label = f"{len(missed) - last} others"
         sizes = [point.batch_size for point in curve.unreached]
-        draw_unreached(axes, sizes, min(row, last), colors[curve.optimizer], label)
+        draw_unreached(axes, sizes, min(row, last), colors[curve.variant], label)
     draw_band(axes, UNREACHED_ROW * _unreached_rows(study_curves) + 0.01)
 
 
@@ -289,8 +290,10 @@ def _names(
         elif len(curve.points) == 1:
             note = f": only b = {curve.points[0].batch_size}"
         note += _note(curve) if fitted and curve.is_fitted else ""
-        color, marker = colors[curve.optimizer], markers[curve.variant]
-        name = shorten(curve.variant, max(62 - len(note), 12))
+        color, marker = colors[curve.variant], markers[curve.variant]
+        if len(curve.variant) + len(note) > LEGEND_WIDTH:  # in a line of its own
+            note = f"\n{note.removeprefix(': ')}"
+        name = shorten(curve.variant, LEGEND_WIDTH)
         line = "none" if quantity.caveat else "-"
         handles.append(key(name + note, color=color, marker=marker, ms=3.8, ls=line))
     if folded:

@@ -1,9 +1,7 @@
 """A quantity against batch size for many curves: one panel per family of optimizers."""
 
 import math
-from collections import Counter
 from dataclasses import dataclass
-from itertools import cycle
 from typing import Any
 
 import matplotlib as mpl
@@ -12,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from cbs_lightning.analysis.curves import Curve
+from cbs_lightning.analysis.curves import Curve, short_names
 from cbs_lightning.reporting.colors import FAMILIES, OTHERS, colors_of, family_of
 from cbs_lightning.reporting.figures.quantities import Quantity
 from cbs_lightning.reporting.figures.style import (
@@ -36,7 +34,6 @@ COLUMNS = 3
 LABEL_HEIGHT = 0.09  # of a panel's height
 ROOM_PER_CHARACTER = 0.042  # of the span of batch sizes, to the right of them
 LONGEST_LABEL = 28  # characters
-SEVERAL = [next(iter(family.values())) for family in FAMILIES.values()]  # colours unlike each other
 MOST_TICKS = 6  # of a panel's batch sizes
 ARROW: dict[str, Any] = {"marker": r"$\uparrow$", "ms": 5, "mew": 0.3, "ls": "none"}
 Point = tuple[int, float]  # a batch size, and what it took to reach the threshold
@@ -57,8 +54,8 @@ class Line:
 
 def draw_families(title: str, curves: list[Curve], quantity: Quantity) -> Figure:
     """One quantity against batch size, of at least one curve."""
-    optimizers = Counter(curve.optimizer for curve in curves)
-    lines = [_line(curve, quantity, alone=optimizers[curve.optimizer] == 1) for curve in curves]
+    names = short_names(curves)
+    lines = [_line(curve, quantity, names[curve.variant]) for curve in curves]
     families: dict[str, list[Line]] = {}
     for line in lines:
         families.setdefault(family_of(line.curve.optimizer), []).append(line)
@@ -104,8 +101,7 @@ def _keys(lines: list[Line], quantity: Quantity, missed: int) -> list[Line2D]:
     return keys
 
 
-def _line(curve: Curve, quantity: Quantity, *, alone: bool) -> Line:
-    """The optimizer's name will do for its only curve."""
+def _line(curve: Curve, quantity: Quantity, name: str) -> Line:
     value, marked = quantity.value, quantity.marked(curve)
     ranges = []
     for point in curve.points:
@@ -113,7 +109,7 @@ def _line(curve: Curve, quantity: Quantity, *, alone: bool) -> Line:
         ranges += [(point.batch_size, min(seeds), max(seeds))] if len(seeds) > 1 else []
     return Line(
         curve,
-        shorten(curve.optimizer if alone else curve.variant, LONGEST_LABEL),
+        shorten(name, LONGEST_LABEL),
         [(point.batch_size, own) for point in curve.points if (own := value(point))],
         ranges,
         [(r.batch_size, quantity.bound(r)) for point in curve.points for r in point.abandoned],
@@ -124,13 +120,9 @@ def _line(curve: Curve, quantity: Quantity, *, alone: bool) -> Line:
 
 def _looks(curves: list[Curve]) -> dict[str, dict[str, Any]]:
     markers = markers_of((curve.variant, curve.optimizer) for curve in curves)
-    colors = colors_of(curve.optimizer for curve in curves)
-    found = [colors[curve.optimizer] for curve in curves]
-    if len(set(found)) == 1:  # of one optimizer, so that its colour would tell nothing
-        found = [color for color, _ in zip(cycle(SEVERAL), curves, strict=False)]
+    colors = colors_of((curve.variant, curve.optimizer) for curve in curves)
     return {
-        curve.variant: {"color": color, "marker": markers[curve.variant]}
-        for curve, color in zip(curves, found, strict=True)
+        variant: {"color": color, "marker": markers[variant]} for variant, color in colors.items()
     }
 
 

@@ -14,7 +14,7 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from cbs_lightning.analysis.hyperparameters import NAMES, THE_BOUND, THE_SUM, Panel
 from cbs_lightning.console import count_of
-from cbs_lightning.reporting.colors import colors_of
+from cbs_lightning.reporting.colors import color_of
 from cbs_lightning.reporting.figures.style import (
     DASHED,
     GRAY,
@@ -45,7 +45,7 @@ def draw_by_hyperparameter(study: str, panels: list[Panel]) -> Figure:
         footer = 0.01 + LINE_HEIGHT * len(assumption.splitlines())
         layout = ConstrainedLayoutEngine(rect=(0, footer, 1, 1 - footer))
         figure = Figure((width, rows * ROW_HEIGHT), layout=layout)
-        color = colors_of(panel.optimizer for panel in panels)[panels[0].optimizer]
+        color = color_of(panels[0].optimizer)
         grid = figure.subplots(rows, len(panels), squeeze=False)
         for column, panel in zip(grid.T, panels, strict=True):
             for axes, draw in zip(column, (_draw_measured, _draw_bound), strict=False):
@@ -56,7 +56,8 @@ def draw_by_hyperparameter(study: str, panels: list[Panel]) -> Figure:
         if bounded:
             grid[1, 0].set_ylabel("Bound on VI(K, θ)")
         seeds = {run.seed for panel in panels for run in panel.runs}
-        title = f"{shorten(study)}: {shorten(panels[0].optimizer)}, b = {panels[0].batch_size}, "
+        title = f"{shorten(study)}: {shorten(panels[0].optimizer)}, b = {panels[0].batch_size},"
+        title += "\n" if width <= WIDTH else " "
         title += f"rule {panels[0].runs[0].rule}, {count_of(len(seeds), 'seed')}"
         grid[0, 0].set_title(title, loc="left")
         figure.legend(handles=_handles(panels), loc="outside upper right", ncols=4)
@@ -121,7 +122,8 @@ def _set_axis(axes: Axes, panel: Panel) -> None:
     others = ", ".join(
         f"{NAMES[name]} = {value:g}" for name, value in panel.base.items() if name != panel.name
     )
-    axes.set_xlabel(f"{NAMES[panel.name]}   ({others})", fontsize=8)
+    label = f"{NAMES[panel.name]}   ({others})" if others else NAMES[panel.name]
+    axes.set_xlabel(label, fontsize=8)
 
 
 def _handles(panels: list[Panel]) -> list[Line2D]:

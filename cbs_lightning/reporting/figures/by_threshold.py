@@ -100,12 +100,12 @@ def _draw_variants(
 ) -> list[Line2D]:
     """Draw the variants side by side; return their legend entries."""
     markers = markers_of((variant.variant, variant.optimizer) for variant in variants)
-    colors = colors_of(variant.optimizer for variant in variants)
+    colors = colors_of((variant.variant, variant.optimizer) for variant in variants)
     span = math.log(thresholds[-1] / thresholds[0])
     names = []
     for place, variant in enumerate(variants):
         shift = math.exp(SPREAD * span * (place - (len(variants) - 1) / 2))
-        color, marker = colors[variant.optimizer], markers[variant.variant]
+        color, marker = colors[variant.variant], markers[variant.variant]
         _draw_variant(axes, variant, shift, color, marker)
         if _agrees(variant):
             grid = np.geomspace(thresholds[0], thresholds[-1], 100)

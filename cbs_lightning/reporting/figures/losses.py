@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from cbs_lightning.analysis.loss_curves import LossCurve
 from cbs_lightning.console import count_of
-from cbs_lightning.reporting.colors import colors_of
+from cbs_lightning.reporting.colors import color_of
 from cbs_lightning.reporting.figures.style import (
     DASHED,
     GRAY,
@@ -33,7 +33,7 @@ def draw_losses(study: str, curves: list[LossCurve]) -> Figure:
         axes = figure.add_subplot()
         first = curves[0].result
         sizes = sorted({curve.result.batch_size for curve in curves})
-        shades = _shades(colors_of([first.optimizer])[first.optimizer], len(sizes))
+        shades = _shades(color_of(first.optimizer), len(sizes))
         colors = [shades[sizes.index(curve.result.batch_size)] for curve in curves]
         lines = [np.column_stack((curve.sfo, curve.loss)) for curve in curves]
         axes.add_collection(LineCollection(lines, colors=colors, linewidths=0.9, alpha=0.9))

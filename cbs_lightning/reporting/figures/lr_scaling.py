@@ -12,7 +12,7 @@ from cbs_lightning.analysis.curves import Curve
 from cbs_lightning.analysis.lr_comparison import LrComparison, lr_of
 from cbs_lightning.console import count_of
 from cbs_lightning.optim.learning_rate import Scaling
-from cbs_lightning.reporting.colors import colors_of
+from cbs_lightning.reporting.colors import color_of
 from cbs_lightning.reporting.figures.style import (
     GRAY,
     PLOT_HEIGHT,
@@ -42,7 +42,7 @@ LIGHTER = 0.35  # of white in what is scaled by a rule
 def draw_lr_scaling(study: str, compared: LrComparison) -> Figure:
     """Draw SFO against batch size on top, b* of each curve below, and then the learning rates."""
     curves = compared.curves
-    looks = _looks(colors_of([compared.optimizer])[compared.optimizer])
+    looks = _looks(color_of(compared.optimizer))
     with mpl.rc_context(STYLE):
         heights = [PLOT_HEIGHT, LEAST_ROW * (len(curves) + 1), RATES_HEIGHT]
         figure = Figure((WIDTH, sum(heights)), layout="constrained")

@@ -42,22 +42,22 @@ def draw_noise(
     if not shown:
         return None
     with mpl.rc_context(STYLE):
-        colors = colors_of(one.optimizer for one in shown)
+        colors = colors_of((one.variant, one.optimizer) for one in shown)
         markers = markers_of((one.variant, one.optimizer) for one in shown)
         figure = Figure((FULL_WIDTH, PLOT_HEIGHT), layout="constrained")
         by_loss, beside = figure.subplots(1, 2, sharey=True)
         for one in shown:
             for record in runs[one.variant]:
-                _draw_run(by_loss, record, colors[one.optimizer], markers[one.variant])
+                _draw_run(by_loss, record, colors[one.variant], markers[one.variant])
         for place, one in enumerate(shown):
-            _draw_variant(beside, place, one, colors[one.optimizer])
+            _draw_variant(beside, place, one, colors[one.variant])
         _set_axes(by_loss, beside, shown)
         by_loss.axvline(shown[0].threshold, color=GRAY, lw=0.8, ls=DASHED)
         count = count_of(sum(len(own) for own in runs.values()), "run")
         by_loss.set_title(f"{shorten(study)}: probes of {count}", loc="left")
         beside.set_title(f"b* to loss ≤ {shown[0].threshold:g}", loc="left")
         names = [
-            key(shorten(c.variant), color=colors[c.optimizer], marker=markers[c.variant], ms=3.4)
+            key(shorten(c.variant), color=colors[c.variant], marker=markers[c.variant], ms=3.4)
             for c in shown
         ]
         add_legend(figure, (names, 5), (_keys(shown), 3))

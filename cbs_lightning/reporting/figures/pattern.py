@@ -6,6 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from cbs_lightning.analysis.curves import Curve
+from cbs_lightning.reporting.colors import color_of
 from cbs_lightning.reporting.figures.style import GRAY, key
 from cbs_lightning.reporting.paper import PaperCell
 
@@ -15,12 +16,7 @@ MISSED: dict[str, Any] = {"marker": "x", "ms": 3.4, "mew": 1.0}
 OPEN: dict[str, Any] = {"marker": "o", "ms": 3.2, "mfc": "white", "mec": "#AAAAAA", "mew": 0.6}
 
 
-def draw_pattern(
-    axes: Axes,
-    curves: list[Curve],
-    paper: dict[str, list[PaperCell]],
-    colors: dict[str, str],
-) -> None:
+def draw_pattern(axes: Axes, curves: list[Curve], paper: dict[str, list[PaperCell]]) -> None:
     """Draw two rows per optimizer: the paper's cells, and those measured here."""
     labels = []
     here = {curve.variant: curve for curve in curves}
@@ -36,7 +32,7 @@ def draw_pattern(
                 point.reached or len(point.missed) > len(point.abandoned)
             )
             look = OPEN if not known else REACHED if point and point.all_reached else MISSED
-            axes.plot(cell.batch_size, below, color=colors[optimizer], ls="none", **look)
+            axes.plot(cell.batch_size, below, color=color_of(optimizer), ls="none", **look)
     axes.set_ylim(-2 * len(paper) + 0.4, 0.6)
     axes.set_yticks([place for place, _ in labels], [label for _, label in labels], fontsize=6)
     axes.tick_params(axis="y", length=0)

@@ -45,6 +45,7 @@ STYLE: dict[Any, Any] = {
 UNDATED = {"png": ["Software"], "pdf": ["CreationDate", "Producer", "Creator"]}  # left out
 # In inches: a column of a paper, and both.
 WIDTH, FULL_WIDTH, PLOT_HEIGHT, LEGEND_ROW_HEIGHT = 3.6, 7.2, 2.6, 0.143
+KEY_WIDTH, CHARACTER_WIDTH = 0.35, 0.046  # of a legend, in inches
 LONGEST_NAME = 28  # characters of a study or a variant that are shown
 UNREACHED_ROW = 0.045  # of the axes' height, at their top
 MOST_UNREACHED_ROWS = 6  # of variants; the rest share the last
@@ -64,10 +65,10 @@ def key(label: str, **look: Any) -> Line2D:
 
 
 def add_legend(figure: Figure, *groups: tuple[Sequence[Line2D | Patch], int]) -> None:
-    """Add a legend below the figure, which grows; every group has its own number of columns."""
-    groups = tuple(group for group in groups if group[0])
-    rows = [-(-len(handles) // columns) for handles, columns in groups]
+    """Add a legend below the figure, which grows; a group has at most its number of columns."""
     width, height = figure.get_size_inches()
+    groups = tuple((own, _columns(own, most, width)) for own, most in groups if own)
+    rows = [-(-sum(map(_lines, handles)) // columns) for handles, columns in groups]
     room = LEGEND_ROW_HEIGHT * sum(rows) + 0.05
     figure.set_size_inches(width, height + room)
     share = room / (height + room)
@@ -77,6 +78,20 @@ def add_legend(figure: Figure, *groups: tuple[Sequence[Line2D | Patch], int]) ->
         place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0.02, top)}
         figure.legend(handles=handles, ncols=columns, borderaxespad=0.0, labelspacing=0.4, **place)
         top -= LEGEND_ROW_HEIGHT * own / (height + room)
+
+
+def _columns(handles: Sequence[Line2D | Patch], most: int, width: float) -> int:
+    """As many as the labels have room for, in inches."""
+    lengths = [len(str(handle.get_label())) for handle in handles]
+    for columns in range(most, 1, -1):
+        longest = [max(own, default=0) for own in np.array_split(lengths, columns)]
+        if sum(KEY_WIDTH + CHARACTER_WIDTH * length for length in longest) <= width:
+            return columns
+    return 1
+
+
+def _lines(handle: Line2D | Patch) -> int:
+    return 1 + str(handle.get_label()).count("\n")
 
 
 def markers_of(variants: Iterable[tuple[str, str]]) -> dict[str, str]:

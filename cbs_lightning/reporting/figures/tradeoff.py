@@ -55,13 +55,13 @@ def draw_tradeoff(study: str, curves: list[Curve], found: list[Recommendation]) 
     caveat = why_seconds_differ(run for c in curves for point in c.points for run in point.runs)
     with mpl.rc_context(STYLE):
         markers = markers_of((curve.variant, curve.optimizer) for curve in curves)
-        colors = colors_of(curve.optimizer for curve in curves)
+        colors = colors_of((curve.variant, curve.optimizer) for curve in curves)
         figure = Figure((FULL_WIDTH, PLOT_HEIGHT), layout="constrained")
         crowded = len(curves) > MOST_TOGETHER
         labels: dict[Axes, list[Label]] = {}
         for axes, (name, title) in zip(figure.subplots(1, 2), TIMES.items(), strict=True):
             for curve in curves:
-                color = colors[curve.optimizer]
+                color = colors[curve.variant]
                 marker = None if crowded else markers[curve.variant]
                 _draw_curve(axes, curve, name, color, marker, joined=name == "steps" or not caveat)
                 answer = recommended[curve.variant]
@@ -73,14 +73,14 @@ def draw_tradeoff(study: str, curves: list[Curve], found: list[Recommendation]) 
             labels[axes] = [
                 label
                 for curve in curves
-                for label in each(curve, name, recommended[curve.variant], colors[curve.optimizer])
+                for label in each(curve, name, recommended[curve.variant], colors[curve.variant])
             ]
             _set_axes(axes, curves, name, title)
         seeds = count_of(len({seed for curve in curves for seed in curve.seeds}), "seed")
         title = f"{shorten(study)}: rule {curves[0].rule}, {seeds}"
         figure.axes[0].set_title(title, loc="left")
         handles = [
-            key(shorten(c.variant), color=colors[c.optimizer], marker=markers[c.variant], ms=3.4)
+            key(shorten(c.variant), color=colors[c.variant], marker=markers[c.variant], ms=3.4)
             for c in curves
         ]
         if any(curve.is_fitted for curve in curves) and not crowded:

@@ -31,7 +31,7 @@ ANSWER = ("status", "steps", "sfo", "loss", "accuracy", "seconds")  # of a run, 
 def content(study: Study) -> dict[str, Any]:
     """Everything that the report shows; the study's own threshold and rule are `asked`."""
     optimizers = dict(sorted((run.result.variant, run.result.optimizer) for run in study.runs))
-    colors = colors_of(optimizers.values())
+    colors = colors_of(optimizers.items())
     marks = marks_of(optimizers.items())
     return {
         "study": study.name,
@@ -41,7 +41,7 @@ def content(study: Study) -> dict[str, Any]:
         "data_size": max(run.result.data_size for run in study.runs),
         "seconds_caveat": why_seconds_differ(study.answers),
         "variants": [
-            {"name": variant, "color": colors[optimizer], "mark": marks[variant]}
+            {"name": variant, "color": colors[variant], "mark": marks[variant]}
             for variant, optimizer in optimizers.items()
         ],
         "runs": [_run(study, run, list(optimizers)) for run in study.runs],
