@@ -80,6 +80,18 @@ def test_variants_without_an_answer_are_folded_also_without_scripts(tmp_path):
     assert '<details id="unanswered" hidden>' in page(read(tmp_path / "all")[0])
 
 
+@pytest.mark.parametrize("variants", [4, 5])
+def test_many_variants_of_one_batch_size_each_are_folded(tmp_path, variants):
+    for batch_size in (8, 16):
+        make_run(tmp_path / "race", "adam", batch_size, 3)
+    for lr in range(variants):
+        make_run(tmp_path / "race", "sgd", 8, 3, variant=f"sgd lr={lr + 1}")
+    text = page(read(tmp_path / "race")[0]).split("<script")[0]
+    answers = text.partition('<details id="unanswered"')[0]
+    assert "adam: use b = " in answers and answers.count("only b = 8 was run") == (variants % 5)
+    assert ("5 variants without an answer: sgd lr=1" in text) == (variants == 5)
+
+
 def test_the_curve_has_its_band_and_that_of_one_more_run(full):
     study, _ = read(full)
     (asked,) = [

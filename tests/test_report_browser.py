@@ -291,6 +291,21 @@ def test_seconds_that_do_not_compare_are_points_without_a_best_one(browser, tmp_
     assert console_errors(browser) == []
 
 
+def test_many_variants_of_one_batch_size_each_are_folded(browser, tmp_path):
+    study = tmp_path / "race"
+    for batch_size in (8, 16):
+        make_run(study, "adam", batch_size, 3)
+    for lr in range(5):
+        make_run(study, "sgd", 8, 3, variant=f"sgd lr={lr + 1}")
+    write_report(study)
+    browser.get((study / REPORT).as_uri())
+    (answer,) = browser.find_elements("css selector", "#answers strong")
+    assert answer.text.startswith("adam: use b = ")
+    summary = browser.find_element("css selector", "#unanswered summary").text
+    assert summary.startswith("5 variants without an answer: sgd lr=1")
+    assert console_errors(browser) == []
+
+
 def test_odd_studies_open_without_an_error(browser, tmp_path):
     make_run(tmp_path / "one", "adam", 8, 2)
     make_run(tmp_path / "nothing", "sgd", 8, 2, reached=False)

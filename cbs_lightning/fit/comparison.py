@@ -15,7 +15,7 @@ from cbs_lightning.fit.forms import FREE
 from cbs_lightning.fit.leverage import Leverage, leverage, settling_batch_size
 from cbs_lightning.fit.likelihood import LEAST_SIGMA, Floats
 from cbs_lightning.fit.measurements import Measurements, Unreached, measurements
-from cbs_lightning.fit.minimum import Minimum, measured_minimum
+from cbs_lightning.fit.minimum import Minimum, least_measured, measured_minimum
 from cbs_lightning.fit.posterior import Posterior, Range, posterior
 from cbs_lightning.theory.checks import open_unit, positive, positive_array
 
@@ -40,7 +40,12 @@ class Comparison(Sequence[Fit]):
         (3, 16.0)
     """
 
-    fits: tuple[Fit, ...]
+    data: Measurements
+
+    @cached_property
+    def fits(self) -> tuple[Fit, ...]:
+        """The named formulas, best first; they are fitted only when asked for."""
+        return _rank(self.data)
 
     @overload
     def __getitem__(self, index: int) -> Fit: ...
@@ -50,7 +55,7 @@ class Comparison(Sequence[Fit]):
         return self.fits[index]
 
     def __len__(self) -> int:
-        return len(self.fits)
+        return len(FREE)
 
     def by_name(self, model: str) -> Fit:
         return next(fitted for fitted in self.fits if fitted.model == model)
@@ -59,10 +64,6 @@ class Comparison(Sequence[Fit]):
     def best(self) -> Fit:
         """The named formula that fits best."""
         return self.fits[0]
-
-    @property
-    def data(self) -> Measurements:
-        return self.best.data
 
     @cached_property
     def posterior(self) -> Posterior | None:
@@ -98,9 +99,10 @@ class Comparison(Sequence[Fit]):
         """
         open_unit("level", level)
         share = positive("within", within)
-        if self.posterior is None or self.measured is None:
+        about = least_measured(self.data)
+        if self.posterior is None or about is None:
             return None
-        return self.posterior.range(self.data.complete, self.measured.batch_size, share, level)
+        return self.posterior.range(self.data.complete, about.batch_size, share, level)
 
     @overload
     def steps(self, b: float) -> float: ...
@@ -220,6 +222,11 @@ def compare(batch_sizes: ArrayLike, steps: ArrayLike, unreached: Unreached = Non
 
 def compare_measurements(data: Measurements) -> Comparison:
     """Do what `compare` does, for measurements that have been checked already."""
+    return Comparison(data)
+
+
+def _rank(data: Measurements) -> tuple[Fit, ...]:
+    """All named formulas, best first."""
     means = data.collapse()
     scores = {model: _score(fit_measurements(means, model)) for model in FREE}
     fits = sorted(
@@ -229,7 +236,7 @@ def compare_measurements(data: Measurements) -> Comparison:
     least = scores[fits[0].model]
     simple = [f for f in fits if f.model != "nested" and scores[f.model] <= least + ALIKE]
     first = simple[:1] if math.isfinite(least) else []
-    return Comparison((*first, *(f for f in fits if f not in first)))
+    return (*first, *(f for f in fits if f not in first))
 
 
 def _score(fitted: Fit) -> float:

@@ -136,6 +136,7 @@ def _says(curve: Curve, found: Recommendation) -> dict[str, Any]:
         "variant": curve.variant,
         "lines": found.summary_lines(),
         "least": found.least_sfo.batch_size if found.least_sfo else None,
+        "several": len(found.batch_sizes) > 1,
         "fastest": found.fastest.batch_size if found.fastest else None,
         "ranges": [
             asdict(cheap)

@@ -70,11 +70,12 @@ function options(pairs, selected, choose) {
 
 const MOST_UNFOLDED = 4; // of more answers only the first lines are shown, until they are opened
 
-/** Variants without an answer are folded: there may be many of them. */
+/** Variants without an answer are folded: there may be many of them. So are many of one batch size each. */
 function showAnswers() {
   const shownOnes = chosen().says.filter((says) => !isHidden(variantOf(says)));
-  const without = shownOnes.filter((says) => says.least === null);
-  const answered = shownOnes.filter((says) => says.least !== null);
+  const single = shownOnes.filter((says) => says.least !== null && !says.several);
+  const without = shownOnes.filter((says) => says.least === null || (single.length > MOST_UNFOLDED && !says.several));
+  const answered = shownOnes.filter((says) => !without.includes(says));
   const item = (says) => {
     const [first, ...others] = says.lines.map((line) => line.trim());
     const heading = element("strong", { textContent: first });

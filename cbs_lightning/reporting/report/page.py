@@ -42,8 +42,8 @@ def write_page(study: Study) -> Path:
 
 def page(study: Study) -> str:
     values = json.dumps(content(study), separators=(",", ":"), allow_nan=False)
-    answered = [found for found in study.recommendations if found.least_sfo is not None]
-    unanswered = [found for found in study.recommendations if found.least_sfo is None]
+    unanswered = _to_fold(study.recommendations)
+    answered = [found for found in study.recommendations if found not in unanswered]
     return Template(_part("page.html")).substitute(
         title=_text(f"{study.name}: which batch size?"),
         study=_text(study.name),
@@ -60,6 +60,14 @@ def page(study: Study) -> str:
         script="\n".join(_part(name) for name in SCRIPTS),
         content=values.replace("<", "\\u003c"),  # else it could end, or hide the end of, a script
     )
+
+
+def _to_fold(recommendations: list[Recommendation]) -> list[Recommendation]:
+    """Variants without an answer, and those of one batch size each if there are many of them."""
+    reached = [found for found in recommendations if found.least_sfo is not None]
+    single = [found for found in reached if len(found.batch_sizes) == 1]
+    many = single if len(single) > MOST_UNFOLDED else []
+    return [found for found in recommendations if found.least_sfo is None or found in many]
 
 
 def _answers(recommendations: list[Recommendation]) -> str:
