@@ -6,9 +6,9 @@ from itertools import combinations
 
 import pytest
 
-from benchmarks.search import conclude, grid, score, search
+from benchmarks.search import conclude, golden_section, grid, score, search
 from benchmarks.search_problems import draw, published, quadratics, replays
-from cbs_lightning.search.posterior import NOISES, posterior
+from cbs_lightning.search.replication import NOISE, Replication
 from cbs_lightning.search.search import Prediction, Proposal, Search, Trial
 from cbs_lightning.search.trials import group_by_batch_size
 from tests.studies import make_run, make_study
@@ -61,10 +61,11 @@ def places(trials):
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "share"), [("sgd", 1 / 3), ("momentum", 1 / 3), ("adam", 1 / 3), ("large", 1 / 2)]
+    ("optimizer", "share"), [("sgd", 2 / 5), ("momentum", 1 / 8), ("adam", 1 / 4), ("large", 1 / 2)]
 )
 def test_it_finds_what_the_grid_finds_for_a_third_of_the_gradients(optimizer, share):
-    """For half of them where the first run is in vain."""
+    """For half of them where the first run is in vain; for two fifths where the second one is: one
+    run does not tell on which side b* is."""
     problem = Tabled(TABLES[optimizer], losses={b: 1 + 16 / b for b in SIZES})
     found, whole = search(problem), conclude(grid(problem))
     assert found.batch_size == whole.batch_size
@@ -104,7 +105,7 @@ def test_the_drawn_quadratics_are_like_real_sweeps():
 
 def test_it_starts_where_reaching_is_likely_and_cheap():
     assert Search(SIZES).propose([], 1) == [Proposal(16, 0)]
-    assert Search(SIZES, seeds=(3, 1)).propose([], 8) == [Proposal(16, 3), Proposal(64, 3)]
+    assert Search(SIZES, seeds=(3, 1)).propose([], 8) == [Proposal(16, 3), Proposal(128, 3)]
     assert Search(SIZES[:2]).propose([], 1) == [Proposal(4, 0)]
 
 
@@ -136,7 +137,7 @@ def test_it_goes_far_where_the_curve_says_so():
 
 def test_a_run_is_abandoned_beyond_a_factor_of_the_least():
     trials = [Trial(16, 0, 100, 100, 0.2), Trial(8, 0, 150, 150, 0.2), Trial(4, 0, None, 9, 1.0)]
-    assert Search(SIZES).sfo_limit(trials) == 1.5 * 1200
+    assert Search(SIZES).sfo_limit(trials) == 1.25 * 1200
     assert Search(SIZES, give_up=2.0).sfo_limit(trials) == 2400
     assert Search(SIZES).sfo_limit([]) is None
     assert trials[0].sfo == 1600 and trials[2].sfo is None and trials[2].spent == 36
@@ -281,14 +282,28 @@ def test_a_dip_after_a_plateau_is_found():
 
 
 @pytest.mark.parametrize(
-    ("family", "noise", "success"), [("flat", 0.1, 0.85), ("two minima", 0.05, 0.6)]
+    ("family", "noise", "success"),
+    [
+        ("flat", 0.1, 0.93),
+        ("two minima", 0.05, 0.7),
+        ("plateau, dip, rise", 0.05, 0.95),
+        ("wide family", 0.1, 0.92),
+        ("nested", 0.1, 0.92),
+    ],
 )
-def test_its_success_on_curves_that_are_flat_or_have_two_minima(family, noise, success):
+def test_it_is_as_successful_as_a_golden_section_for_fewer_gradients(family, noise, success):
     """Other draws than those of the benchmark and those the constants were chosen on."""
-    problems = draw(family, 77, 60, noise)
-    scores = [score(search(problem), grid(problem), problem.exact) for problem in problems]
-    assert sum(each.within_15_percent for each in scores) >= success * len(scores)
-    assert sum(each.gradients for each in scores) <= 0.55 * len(scores)
+    problems = draw(family, 77, 200, noise)
+    grids = [grid(problem) for problem in problems]
+
+    def success_and_gradients(method):
+        pairs = zip(problems, grids, strict=True)
+        scores = [score(method(problem), whole, problem.exact) for problem, whole in pairs]
+        found = sum(each.within_15_percent for each in scores)
+        return found, sum(each.gradients for each in scores)
+
+    (ours, spent), (golden, golden_spent) = map(success_and_gradients, (search, golden_section))
+    assert ours >= max(golden, success * len(problems)) and spent <= golden_spent
 
 
 # --- runs that failed -----------------------------------------------------------------------------
@@ -405,7 +420,7 @@ def test_runs_outside_the_range_are_left_alone():
     others = [Trial(48, 0, 1, 1, 0.2), Trial(16, 7, 1, 1, 0.2), Trial(2048, 0, 1, 1, 0.2)]
     policy = Search(SIZES)
     assert policy.propose(trials + others, 2) == policy.propose(trials, 2)
-    assert policy.sfo_limit(trials + others) == 2400
+    assert policy.sfo_limit(trials + others) == 2000
     assert policy.verdict(trials + others) == policy.verdict(trials)
 
 
@@ -458,47 +473,23 @@ def test_a_study_is_replayed_from_its_losses(tmp_path):
     assert sgd.is_grid and not adam.is_grid
 
 
-# --- what it believes -----------------------------------------------------------------------------
+# --- noise ----------------------------------------------------------------------------------------
 
 
-def believed(steps, missed=(), predicted=None):
-    """The posterior given K by batch size, and runs that missed the threshold."""
-    trials = [Trial(b, 0, round(k), round(k), 0.2) for b, k in steps.items()]
-    trials += [Trial(b, 0, None, k, 1.0) for b, k in missed]
-    return posterior(group_by_batch_size(trials), SIZES, predicted)
-
-
-def test_the_posterior_follows_the_runs():
-    """Of an exact curve most is known after four runs, and a run in vain says where K is not."""
-    steps = {b: round(10_000 * b / (b - 10)) for b in SIZES if b > 10}
-    found = believed(dict(list(steps.items())[:4]), [(8, 40_000)])
-    assert found.noise < 0.08 and found.weights.sum() == pytest.approx(1)
-    for place in (2, 3, 4, 5, 7):
-        expected = steps[SIZES[place]] * SIZES[place]
-        assert found.median_sfo(place) == pytest.approx(expected, rel=0.1)
-    least = min(k * b for b, k in steps.items())
-    chances = found.chance_below(1.05 * least)
-    assert chances[2] > 0.5 > 0.2 > max(chances[1], chances[5], chances[8])
-    assert found.cost(1.5 * least).max() == pytest.approx(1.5 * least)
-
-
-def test_noise_is_what_scatters_about_the_curves():
-    steps = dict(zip(SIZES, (1000, 520, 300, 150, 90, 40), strict=False))
-    calm = believed(steps)
-    wild = believed({b: k * (1.4 if i % 2 else 0.7) for i, (b, k) in enumerate(steps.items())})
-    assert calm.noise < 0.15 < 0.25 < wild.noise
+def noise(scatter):
+    """As three seeds at three batch sizes show it."""
+    trials = [
+        Trial(b, seed, round(k * factor), round(k * factor), 0.2)
+        for b, k in ((8, 1000), (16, 500), (32, 260))
+        for seed, factor in enumerate((1 / scatter, 1, scatter))
+    ]
+    return Replication(group_by_batch_size(trials), (0, 1, 2)).noise
 
 
 def test_noise_is_what_differs_between_seeds():
-    def noise(scatter):
-        trials = [
-            Trial(b, seed, round(k * factor), round(k * factor), 0.2)
-            for b, k in ((8, 1000), (16, 500), (32, 260))
-            for seed, factor in enumerate((1 / scatter, 1, scatter))
-        ]
-        return posterior(group_by_batch_size(trials), SIZES).noise
-
-    assert noise(1.01) < 0.04 < 0.1 < noise(1.2) < noise(1.7) < max(NOISES)
+    assert noise(1.01) < 0.05 < 0.1 < noise(1.2) < 0.2 < noise(1.7) < 0.6
+    alone = group_by_batch_size([Trial(8, 0, 100, 100, 0.2), Trial(16, 0, 900, 900, 0.2)])
+    assert Replication(alone, (0,)).noise == NOISE  # nothing tells
 
 
 # --- a prediction ---------------------------------------------------------------------------------
@@ -507,26 +498,33 @@ def test_noise_is_what_differs_between_seeds():
 def test_a_prediction_is_where_the_search_begins():
     predicted = Search(SIZES, predicted=Prediction(200, 2))
     assert predicted.propose([], 1) == [Proposal(256, 0)]
-    assert predicted.propose([], 2) == [Proposal(256, 0), Proposal(8, 0)]
+    assert predicted.propose([], 2) == [Proposal(256, 0), Proposal(128, 0)]
     missed = [Trial(16, 0, None, 3000, 0.5)]
     assert predicted.propose(missed, 1) == [Proposal(256, 0)]
     assert Search(SIZES, predicted=Prediction(1e9, 2)).propose([], 1) == [Proposal(1024, 0)]
     assert Search(SIZES, predicted=Prediction(1e-9, 2)).propose([], 1) == [Proposal(4, 0)]
 
 
-def test_a_prediction_says_what_to_expect_of_a_first_run():
-    """A run at b = 16 tells nothing about the slope; a prediction does, the more the surer."""
+def test_a_prediction_says_where_b_star_may_be():
+    """The more the surer; but it may be worthless, and b* anywhere."""
 
-    def chance(factor):
-        found = believed({16: 1000}, predicted=Prediction(256, factor))
-        return found.chance_of_better([SIZES.index(256)], SIZES.index(16), 0.1)
+    def probabilities(factor):
+        return Prediction(200, factor).probabilities(SIZES)
 
-    assert (
-        chance(1.5)
-        > chance(4)
-        > chance(100)
-        == pytest.approx(believed({16: 1000}).chance_of_better([6], 2, 0.1), abs=0.05)
-    )
+    chances = [probabilities(factor)[256] for factor in (1.2, 2, 4, 100)]
+    assert chances == sorted(chances, reverse=True)
+    assert 0.5 < chances[0] < 0.9 and chances[3] == pytest.approx(1 / 9, rel=0.2)
+    assert sum(probabilities(2).values()) == pytest.approx(1)
+    assert min(probabilities(1.2).values()) > 0.02
+    assert Prediction(1e300, 1.1).probabilities(SIZES)[1024] > 0.5
+
+
+def test_a_prediction_is_looked_at_closely():
+    """Without one the next run is two octaves away."""
+    trials = [Trial(64, 0, 100, 100, 0.2)]
+    assert {each.batch_size for each in Search(SIZES).propose(trials, 1)} == {16}
+    (beside,) = Search(SIZES, predicted=Prediction(60, 2)).propose(trials, 1)
+    assert beside.batch_size in (32, 128)
 
 
 @pytest.mark.parametrize("wrong", [4, 1024])

@@ -213,7 +213,7 @@ def test_a_search_finds_what_the_grid_finds_with_fewer_runs(cli, tmp_path):
     assert "a search, 1 at a time (jobs=1); no run was finished before\n" in outcome.out
     assert "Round 1, after 0 runs, 0 gradients, " in outcome.out
     sfo = every[least][1] * least[1]
-    assert f" Least K·b: {sfo:,}, given up beyond {1.5 * sfo:,.0f}. Next: b = " in outcome.out
+    assert f" Least K·b: {sfo:,}, given up beyond {1.25 * sfo:,.0f}. Next: b = " in outcome.out
     assert re.search(r"^adam lr=0.1: b\* = 32: ", outcome.out, re.MULTILINE)
     spent = sum(len(losses) * size for (_, size, _), (_, _, losses) in found.items())
     last = outcome.out.splitlines()[-1]
@@ -235,7 +235,7 @@ def test_what_a_search_gave_up_is_stored_told_and_trained_on_by_a_grid(cli, tmp_
     for (_, size, _), (status, _, losses) in stored(tmp_path).items():
         if status is Status.ABANDONED:
             chunk = max(size, 512)
-            assert 1.5 * least < len(losses) * size <= 1.5 * least + chunk
+            assert 1.25 * least < len(losses) * size <= 1.25 * least + chunk
             assert f"{size} (SFO > {len(losses) * size:,})" in outcome.out
     again = cli(*arguments)
     assert again.code == 0 and len(trained) == len(stored(tmp_path))
@@ -392,7 +392,7 @@ def test_a_run_that_reaches_lowers_the_bound_for_those_under_way(cli, tmp_path, 
     reached = []
     for sfo, bound in seen:
         reached += [sfo] if sfo is not None else []
-        assert bound == 1.5 * min(reached)
+        assert bound == 1.25 * min(reached)
 
 
 @pytest.mark.parametrize("steps", [1, 40])

@@ -1,11 +1,9 @@
 """What is known about b* before any run of a search: a prediction, and how far to trust it."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
-
-from cbs_lightning.fit.likelihood import Floats
+from itertools import pairwise
 
 TRUST = 0.8  # probability that a prediction is as good as it claims to be
 
@@ -40,16 +38,26 @@ class Prediction:
         if not 1 < self.factor < math.inf:
             raise ValueError(f"factor must be above 1 and finite, not {self.factor}")
 
-    def log_prior(self, critical: Floats) -> Floats:
-        """Log of the prior probability of each b*, of which there are as many in each octave."""
-        width = max(math.log(self.factor), _gap(critical))  # the grid shows nothing narrower
-        distance = (np.log(critical) - math.log(self.critical_batch)) / width
-        near = np.exp(-0.5 * np.minimum(distance**2, 1000.0))
-        share = near / near.sum() if near.sum() > 0 else np.full(len(critical), 1 / len(critical))
-        return np.asarray(np.log(TRUST * share + (1 - TRUST) / len(critical)), np.float64)
+    def nearest(self, batch_sizes: Sequence[int]) -> int:
+        """The batch size with the least ratio to the predicted b*."""
+        return min(batch_sizes, key=lambda b: abs(self._octaves_off(b)))
+
+    def probabilities(self, batch_sizes: Sequence[int]) -> dict[int, float]:
+        """Of b* being at each batch size; they sum to 1."""
+        width = max(math.log2(self.factor), _widest_gap(batch_sizes) / 2)  # in octaves
+        nearest = self._octaves_off(self.nearest(batch_sizes))
+        near = {  # relative to the nearest, so that they do not all vanish
+            b: math.exp((nearest**2 - self._octaves_off(b) ** 2) / (2 * width**2))
+            for b in batch_sizes
+        }
+        total = sum(near.values())
+        return {b: TRUST * near[b] / total + (1 - TRUST) / len(near) for b in batch_sizes}
+
+    def _octaves_off(self, batch_size: int) -> float:
+        return math.log2(batch_size) - math.log2(self.critical_batch)
 
 
-def _gap(critical: Floats) -> float:
-    """Between neighbours, in log b*."""
-    places = np.unique(np.log(critical))
-    return float(np.diff(places).max()) if len(places) > 1 else 1.0
+def _widest_gap(batch_sizes: Sequence[int]) -> float:
+    """Between neighbours, in octaves."""
+    gaps = [math.log2(larger / smaller) for smaller, larger in pairwise(batch_sizes)]
+    return max(gaps, default=1.0)

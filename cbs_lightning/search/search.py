@@ -1,18 +1,19 @@
 """Search for the batch size with the least K·b: which run to make next, and when to stop.
 
-A batch size is the best as soon as one on either side of it did worse, by more than the noise,
-and none of those that were not tried is likely to be clearly better. Everything is a function of
+A batch size is the best as soon as a worse one was found on either side of it. `section` says
+which batch size to run next, `replication` where to run another seed. Everything is a function of
 the runs so far: their order and their purpose do not matter.
 """
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 
-from cbs_lightning.search.narrowing import Narrowing
 from cbs_lightning.search.prediction import Prediction
+from cbs_lightning.search.replication import Replication
+from cbs_lightning.search.section import Section
 from cbs_lightning.search.trials import (
     BatchSizeTrials,
     Bracket,
@@ -25,7 +26,6 @@ from cbs_lightning.search.trials import (
 
 __all__ = ["Prediction", "Proposal", "Search", "Trial", "Verdict"]
 
-QUARTER = 0.25  # how far into a gap to run: nearer the smaller batch sizes, which cost less
 SCOUTS = 2  # concurrent runs until one reaches the threshold: each may use its whole budget
 
 
@@ -53,20 +53,19 @@ class Search:
 
     A search has no state: pass all trials so far to each method. Trials with other batch sizes or
     seeds are ignored. b* is known when a batch size on either side of it, within `octaves` or next
-    to it in `batch_sizes`, did worse: it took more gradients or missed the threshold. A side on
-    which all did worse by less than the noise is looked at further out, and so are untried batch
-    sizes that may well be clearly better. At an edge of the range one side is enough. On a tie the
-    larger batch size wins.
+    to it in `batch_sizes`, did worse: it took more gradients or missed the threshold. Where those
+    on a side are hardly worse, the search also looks further out. At an edge of the range one side
+    is enough. On a tie the larger batch size wins.
 
     Args:
         batch_sizes: effective batch sizes to choose from, ascending.
         seeds: the first is run at every batch size tried; the others only at the best one and at
-            neighbours that may be better.
+            those that may be better.
         octaves: how close to b* the worse batch sizes must be, in factors of two.
         give_up: a run is abandoned beyond this multiple of the least SFO so far.
         failed: (batch size, seed) of runs that crashed; they are not proposed.
-        predicted: what is known about b* before the first run: where the search begins, and what
-            it expects. A wrong one costs some runs.
+        predicted: what is known about b* before the first run: where the search begins, and how
+            closely it looks there. A wrong one costs some runs.
 
     Raises:
         ValueError: an argument is out of range.
@@ -80,7 +79,7 @@ class Search:
     >>> search.verdict(trials).summary
     'b = 8 is the best so far.'
     >>> search.sfo_limit(trials)
-    4800.0
+    4000.0
     >>> steps = {4: 900, 8: 400, 16: 150, 32: 90, 64: 60}  # what training would find
     >>> while proposals := search.propose(trials, count=2):
     ...     for run in proposals:
@@ -96,7 +95,7 @@ class Search:
     batch_sizes: tuple[int, ...]
     seeds: tuple[int, ...] = (0,)
     octaves: float = 1.0
-    give_up: float = 1.5
+    give_up: float = 1.25
     failed: frozenset[Cell] = frozenset()
     predicted: Prediction | None = None
 
@@ -129,14 +128,11 @@ class Search:
         Empty if b* is known, or if no batch size left could reach the threshold.
         """
         relevant = self._relevant(trials)
-        narrowing = self._narrowing(relevant)
-        if narrowing is None:
-            return self._scouts(group_by_batch_size(relevant))[:count]
+        most = count if self.sfo_limit(relevant) is not None else min(count, SCOUTS)
         found: list[Proposal] = []
-        while len(found) < count and narrowing and (proposal := narrowing.next_run()):
+        while len(found) < most and (proposal := self._next_run(relevant)):
             found.append(proposal)
-            relevant.append(narrowing.predict(proposal))
-            narrowing = self._narrowing(relevant)
+            relevant.append(self._expected(proposal, relevant))
         return found
 
     def verdict(self, trials: Iterable[Trial]) -> Verdict:
@@ -157,8 +153,7 @@ class Search:
             float(bracket.low.batch_size) if bracket.low else 0.0,
             float(bracket.high.batch_size) if bracket.high else math.inf,
         )
-        narrowing = self._narrowing(relevant)
-        alike = narrowing.as_good_as_best() if narrowing is not None else []
+        alike = Replication(tried, self.seeds, self.failed).as_good_as_best()
         summary = self._describe_best(bracket, alike, ended)
         return Verdict(ended, bracket.best.batch_size, interval, summary)
 
@@ -171,51 +166,24 @@ class Search:
         cells = set(product(self.batch_sizes, self.seeds)) - self.failed
         return tuple(sorted({b for b, _ in cells}))
 
-    def _narrowing(self, relevant: list[Trial]) -> Narrowing | None:
-        """None if no run has reached the threshold yet."""
-        limit = self.sfo_limit(relevant)
-        if limit is None:
-            return None
+    def _next_run(self, relevant: list[Trial]) -> Proposal | None:
         tried = group_by_batch_size(relevant)
-        return Narrowing(
-            self._runnable, self.seeds, self.octaves, limit, tried, self.failed, self.predicted
-        )
-
-    def _scouts(self, tried: list[BatchSizeTrials]) -> list[Proposal]:
-        """First runs, until one reaches the threshold: at the predicted b*, else a quarter into
-        the widest gap that may hold b*, where reaching it is likely and cheap."""
-        gaps = self._gaps(tried)
-        found: list[int] = []
-        while len(found) < SCOUTS and (widest := max(gaps, key=len, default=[])):
-            gap, b = self._predicted_place(gaps) or (
-                widest,
-                widest[round(QUARTER * (len(widest) - 1))],
-            )
-            found.append(b)
-            gaps.remove(gap)
-            gaps += [[other for other in gap if other < b], [other for other in gap if other > b]]
-        return [Proposal(b, seeds_left(b, self.seeds, self.failed)[0]) for b in found]
-
-    def _predicted_place(self, gaps: list[list[int]]) -> tuple[list[int], int] | None:
-        """The batch size nearest to the predicted b*, and the gap it is in."""
-        if self.predicted is None:
+        section = Section(self._runnable, tried, self.octaves, self.predicted)
+        if (b := section.next_batch_size()) is not None:
+            return Proposal(b, seeds_left(b, self.seeds, self.failed)[0])
+        if self.sfo_limit(relevant) is None:
             return None
-        log_predicted = math.log(self.predicted.critical_batch)
-        nearest = min(self._runnable, key=lambda b: abs(math.log(b) - log_predicted))
-        return next(((gap, nearest) for gap in gaps if nearest in gap), None)
+        return Replication(tried, self.seeds, self.failed).next_run()
 
-    def _gaps(self, tried: list[BatchSizeTrials]) -> list[list[int]]:
-        """Untried batch sizes between tried ones: next to the one with the lowest final loss, or
-        anywhere if all runs diverged."""
-        if tried and math.isfinite((bracket := Bracket.of(tried)).best.loss):
-            return bracket.untried(self._runnable, octaves=0)
-        gaps: list[list[int]] = [[]]
-        for b in self._runnable:
-            if any(group.batch_size == b for group in tried):
-                gaps.append([])
-            else:
-                gaps[-1].append(b)
-        return gaps
+    def _expected(self, proposal: Proposal, relevant: list[Trial]) -> Trial:
+        """Likely outcome of a run, for choosing others to make at the same time: as before with
+        another seed, else worse than the best so far."""
+        b, seed = proposal.batch_size, proposal.seed
+        if before := [trial for trial in relevant if trial.batch_size == b]:
+            return replace(before[0], seed=seed)
+        limit = self.sfo_limit(relevant)
+        steps = 1 if limit is None else math.ceil(limit / b)
+        return Trial(b, seed, None, steps, None if relevant else 0.0)
 
     def _describe_unreached(
         self, tried: list[BatchSizeTrials], bracket: Bracket, ended: bool

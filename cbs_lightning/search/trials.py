@@ -77,6 +77,16 @@ class BatchSizeTrials:
         return len(self.reached) == len(self.trials)
 
     @property
+    def median_sfo(self) -> float:
+        """Over the trials that reached the threshold; there must be one."""
+        return median(self.reached)
+
+    @property
+    def tells(self) -> bool:
+        """Whether it can be compared: a trial reached the threshold, or none diverged."""
+        return bool(self.reached) or math.isfinite(self.loss)
+
+    @property
     def loss(self) -> float:
         """Mean final loss of the trials that missed the threshold; infinite if one diverged."""
         missed = [trial.loss for trial in self.trials if trial.steps is None]
@@ -90,7 +100,7 @@ class BatchSizeTrials:
         no seed reached it), then the larger batch size.
         """
         missed = 1 - len(self.reached) / len(self.trials)
-        return missed, median(self.reached) if self.reached else self.loss, -self.batch_size
+        return missed, self.median_sfo if self.reached else self.loss, -self.batch_size
 
 
 @dataclass(frozen=True)
