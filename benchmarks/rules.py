@@ -123,8 +123,8 @@ def measure(runs: list[Run]) -> Iterator[tuple[float, float, int, float, dict[st
                         name: Errors.of([one for _, own in each for one in own.get(name, [])])
                         for name in COLUMNS[3:]
                     }
-                    errors = {name: own for name, own in joined.items() if own is not None}
-                    yield threshold, share, b, fmean(exact for exact, _ in each), errors
+                    of_rules = {name: own for name, own in joined.items() if own is not None}
+                    yield threshold, share, b, fmean(exact for exact, _ in each), of_rules
 
 
 def run(report: Callable[[str], None], study: Path) -> Outcome:
