@@ -2,6 +2,9 @@
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import torch
 
 from cbs_lightning.results import store
 from cbs_lightning.results.store import DamagedError, read_run, read_study
+from tests.conftest import TESTS
 from tests.test_restart import RUN, assert_same_runs
 
 HALF = "half"
@@ -304,6 +308,12 @@ def test_a_whole_checkpoint_is_used_whoever_saved_it_again(cli, tmp_path, finish
     assert_same_runs(longer, output_dir)
 
 
+def is_illegal(arguments: list[str]) -> bool:
+    """Some virtual machines announce instructions that they do not have."""
+    command = [sys.executable, str(TESTS.parent / "train.py"), *arguments]
+    return subprocess.run(command, check=False).returncode == -signal.SIGILL
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -317,6 +327,8 @@ def test_a_whole_checkpoint_is_used_whoever_saved_it_again(cli, tmp_path, finish
 )  # fmt: skip
 def test_checkpoints_of_every_kind_of_run_are_whole(cli, tmp_path, options):
     run = [*RUN, *options, f"output_dir={tmp_path}"]
+    if "trainer.precision=bf16-mixed" in options and is_illegal([*run, "stop.max_steps=2"]):
+        pytest.skip("bfloat16 ends in an illegal instruction on this processor")
     assert cli(*run, "stop.max_steps=30").code == 0
     outcome = cli(*run, "stop.max_steps=60")
     assert outcome.code == 0, outcome.err
