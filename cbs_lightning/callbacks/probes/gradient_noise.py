@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 import lightning as L
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from cbs_lightning.callbacks.probes.gradients import Jackknife, Moments, log_ratio
 from cbs_lightning.callbacks.probes.objective import Objective, sliced
-from cbs_lightning.callbacks.probes.state import unchanged
+from cbs_lightning.callbacks.probes.state import cannot_restore, unchanged
 from cbs_lightning.callbacks.recorder import CountSamples, length_of_first_tensor
 
 BLOCKS = 10  # of measurements, at most, to leave out one at a time
@@ -164,7 +165,9 @@ class GradientNoise(L.Callback):
         if size == 0:
             return
         parts = [sliced(batch, self._samples, at * size, size) for at in range(self.slices)]
-        with unchanged(trainer, module):
+        with unchanged(trainer, module) as lost:
+            if lost and not self.measured:
+                rank_zero_warn(cannot_restore(lost))
             step = trainer.global_step
             objective = Objective(trainer, module, size, None, seed=0, step=step, kept=parts)
             rows = [objective.gradient(number)[1] for number in range(self.slices)]
