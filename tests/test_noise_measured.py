@@ -24,7 +24,7 @@ from cbs_lightning.optim.signum import Signum
 from cbs_lightning.optim.yogi import Yogi
 from tests.quadratic import SPECTRUM, Exact, Quadratic, objective
 
-REPEATS = 200
+REPEATS = 150
 BATCHES, SIZE = 12, 8
 
 OPTIMIZERS = {
@@ -225,6 +225,35 @@ def test_where_torch_lacks_second_derivatives_trial_steps_remain():
     assert found["a_trial"] is not None and "a_hvp" not in found
     (note,) = notes
     assert "by trial steps alone" in note and "\n" not in note
+
+
+class Clamped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, weight):
+        ctx.save_for_backward(weight)
+        return weight.clamp(min=0)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, gradient):
+        (weight,) = ctx.saved_tensors
+        return gradient * (weight > 0)
+
+
+class Marked(Quadratic):
+    """torch takes a gradient through `Clamped` for a constant, and says nothing."""
+
+    def training_step(self, batch, _):
+        (points,) = batch
+        weight = self.weight + 10 * Clamped.apply(self.weight)
+        return 0.5 * ((weight - points).square() * SPECTRUM).sum(1).mean()
+
+
+def test_a_function_that_torch_differentiates_only_once_has_no_products():
+    metric = Metric(0.001, torch.ones(len(SPECTRUM), dtype=torch.float64))
+    found, (note,) = measured(Marked(), metric, 0)
+    assert found["a_trial"] is not None and "a_hvp" not in found
+    assert "by trial steps alone" in note and "once_differentiable" in note
 
 
 def test_too_few_batches_for_a_and_c_are_noted():

@@ -21,6 +21,7 @@ from cbs_lightning.data.seeds import generator, seed_of
 from cbs_lightning.models import Classifier
 from cbs_lightning.noise.record import Cost
 
+REFUSES_SECOND = "torch::autograd::Error"  # the name of a node of torch's graphs
 PROBES = 3  # beside orders, augmentation and workers: what probes draw of the run's seed
 
 
@@ -109,6 +110,7 @@ class Objective:
                 value, self.parameters, create_graph=True, allow_unused=True
             )
             used = [(each, at) for at, each in enumerate(found) if each is not None]
+            _require_second_derivatives([each for each, _ in used])
             totals = []
             for vector in vectors:
                 split = self.split(vector)
@@ -195,6 +197,20 @@ class Objective:
                 for each, parameter in zip(tensors, self.parameters, strict=True)
             ]
         )
+
+
+def _require_second_derivatives(gradients: Sequence[Tensor]) -> None:
+    """Raise where they depend on the weights by a function whose backward pass is marked with
+    `once_differentiable`: torch would take it for a constant, and say nothing."""
+    left, seen = [each.grad_fn for each in gradients], set()
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        if node.name() == REFUSES_SECOND:
+            raise NotImplementedError("a function of the net is marked with once_differentiable")
+        seen.add(node)
+        left.extend(before for before, _ in node.next_functions)
 
 
 def _share(start: int, size: int, whole: int) -> float:
