@@ -16,13 +16,19 @@ DRAWS = 200  # of errors of measurement
 Z = 1.645  # of a 90 % interval
 
 
-def with_prediction(record: NoiseRecord) -> NoiseRecord:
-    """The record with b* by every estimator at the run's own threshold.
+def at_threshold(record: NoiseRecord, threshold: float) -> NoiseRecord:
+    """The record as the answer to a threshold that is not below its own."""
+    answered = record.threshold == threshold or not record.probes
+    return record if answered else with_prediction(record, threshold)
+
+
+def with_prediction(record: NoiseRecord, threshold: float | None = None) -> NoiseRecord:
+    """The record with b* by every estimator, at the run's own threshold unless one is given.
 
     `critical_batch` is the best estimator's; its interval covers errors of measurement and those
     that its model was found to have.
     """
-    found = predict(record)
+    found = predict(record, threshold)
     best, simple = found[BEST], found[b_simple.__name__]
     return replace(
         record,
@@ -88,3 +94,18 @@ def prediction_line(record: NoiseRecord) -> str:
     if record.b_simple is None:
         return found
     return f"{found}; B_simple = {record.b_simple:.3g}"
+
+
+def cost_line(record: NoiseRecord) -> str:
+    """For the end of a run: what its probes took, and what BatchNorm saw in them."""
+    cost, made = record.cost, len(record.probes)
+    gradients = cost.in_gradients
+    of_run = sum(each.steps for each in record.probes) * record.batch_size
+    share = f" ({gradients / of_run:.0%} of the run's own {of_run:,.0f})" if of_run else ""
+    line = f"{made} probes took as long as {gradients:,} gradients{share}: {cost.seconds:.3g} s"
+    size = record.probes[0].batch_size if made else None
+    if size is not None:
+        line += f", in batches of {size}"
+        if size < record.batch_size:
+            line += f", which is what BatchNorm saw; the run has {record.batch_size}"
+    return line

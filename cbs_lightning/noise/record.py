@@ -9,6 +9,9 @@ from typing import Any, get_args, get_type_hints
 FILE = "noise.json"
 SCHEMA_VERSION = 1
 
+GRADIENTS_OF_PRODUCT = 5  # that a product with the Hessian takes as long as
+PASSES_OF_GRADIENT = 3  # a gradient goes forward once and back at twice that cost
+
 Interval = tuple[float, float]
 
 
@@ -87,6 +90,12 @@ class Cost:
     share_of_run: float | None = None  # of the seconds that its training took
     hessian_products: int = 0  # of single samples
 
+    @property
+    def in_gradients(self) -> int:
+        """All of it, as gradients of single samples that take as long."""
+        products = GRADIENTS_OF_PRODUCT * self.hessian_products
+        return round(self.gradients + self.forward_passes / PASSES_OF_GRADIENT + products)
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -120,6 +129,7 @@ class NoiseRecord:
     estimators: dict[str, Estimate] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)  # of the probes, as asked for
     notes: list[str] = field(default_factory=list)  # what to know of the measurement
+    shortfall: str | None = None  # why there are fewer probes than were asked for
     schedule: dict[str, int] | None = None  # samples: batch size, as branches suggest it
     theorem: dict[str, Any] | None = None
     schema_version: int = SCHEMA_VERSION

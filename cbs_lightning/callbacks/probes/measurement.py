@@ -1,7 +1,7 @@
 """One probe: what is measured at the weights of one moment, and how much of it."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch.optim import Optimizer
@@ -12,6 +12,12 @@ from cbs_lightning.callbacks.probes.objective import Objective
 from cbs_lightning.callbacks.probes.own_steps import measure_own_steps
 from cbs_lightning.callbacks.probes.preconditioner import metric_of
 
+# What is measured besides gradients, and the settings that matter only then.
+SWITCHES = {
+    "curvature": ("trials", "products"),
+    "branches": ("branch_steps", "branch_factors", "branch_repeats"),
+    "theorem": (),
+}
 FEWEST_BATCHES = 4  # that the samples of a probe make where nothing else is asked for
 
 
@@ -31,10 +37,23 @@ class ProbeSettings:
     branch_repeats: int = 2
     theorem: bool = False
 
+    def are_met_by(self, made: Mapping[str, Any]) -> bool:
+        """Whether probes with the settings `made` have measured all that these ask for."""
+        asked = asdict(self)
+        for switch, own in SWITCHES.items():
+            if not asked[switch]:
+                for name in (switch, *own):
+                    del asked[name]
+        return all(made.get(name) == _plain(value) for name, value in asked.items())
+
     def batches_of(self, run_batch_size: int) -> tuple[int, int]:
         """How many batches, and the samples of each, in a run with this batch size."""
         size = self.batch_size or min(run_batch_size, max(1, self.samples // FEWEST_BATCHES))
         return max(2, self.samples // size), size
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def measure(
