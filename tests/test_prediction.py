@@ -155,6 +155,24 @@ def test_an_estimator_without_a_value_says_why(name, value, estimator, reason):
     assert reason in found.reason
 
 
+def test_where_clipping_ends_a_prediction_begins():
+    record = synthetic()
+    before = [replace(each, clipping=0.5, eta=None) for each in record.probes]
+    after = [replace(each, clipping=1.0) for each in record.probes]
+    found = predict(replace(record, probes=[*before[:4], *after[4:]]))
+    assert found[BEST].critical_batch == pytest.approx(
+        predict(record)[BEST].critical_batch, rel=0.1
+    )
+    none = predict(replace(record, probes=[*after[:4], *before[4:]]))
+    assert "gradients are clipped at 8 of 12 probes" in none[BEST].reason
+    assert none["b_simple"].critical_batch == pytest.approx(100)
+
+
+def test_an_estimator_whose_error_is_not_known_has_no_interval():
+    found = predict(synthetic())["sign_descent"]
+    assert found.critical_batch is not None and found.interval is None
+
+
 def test_too_few_probes_or_a_threshold_beyond_them():
     record = synthetic()
     assert predict(replace(record, probes=record.probes[:2]))[BEST].reason.startswith("2 probes")

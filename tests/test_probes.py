@@ -368,6 +368,16 @@ def test_an_error_in_a_probe_leaves_the_run_as_it_was(tmp_path):
     assert module.lr == 0.1 and module.calls == 0 and module.log.__self__ is module
 
 
+def test_where_gradients_are_clipped_there_is_no_prediction_and_a_line(tmp_path, capsys):
+    clipped = ["trainer.gradient_clip_val=0.01", "optimizer=sgd", "optimizer.lr=1"]
+    cfg = compose([*MOODY, *clipped, "noise.probes=6", *PROBES[1:], f"output_dir={tmp_path}"])
+    run(cfg)
+    record = record_of(run_directory(cfg))
+    assert record.critical_batch is None and record.b_simple is not None
+    assert "gradients are clipped at 6 of 6 probes" in record.reason
+    assert "gradients are clipped: what steps gain" in capsys.readouterr().out
+
+
 def test_an_iterator_of_a_module_is_told_of(tmp_path, capsys):
     cfg = compose([*MOODY, *PROBES, f"model._target_={__name__}.Turning", f"output_dir={tmp_path}"])
     run(cfg)

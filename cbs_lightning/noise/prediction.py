@@ -2,11 +2,12 @@
 
 import math
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
 from cbs_lightning.noise.course import Course, NoPredictionError
-from cbs_lightning.noise.estimators import ESTIMATORS, Estimator, b_simple
+from cbs_lightning.noise.estimators import ESTIMATORS, OF_GRADIENTS, Estimator, b_simple
 from cbs_lightning.noise.record import Estimate, NoiseRecord
 
 BEST = "capped_noise_level"  # of `ESTIMATORS`, by the table of docs/prediction.md
@@ -48,29 +49,50 @@ def predict(record: NoiseRecord, threshold: float | None = None) -> dict[str, Es
     Without a value there is a reason.
     """
     try:
-        course = Course.of(record, threshold)
+        whole = _Run(Course.of(record, threshold))
     except NoPredictionError as error:
         return {name: Estimate(None, reason=str(error)) for name in ESTIMATORS}
-    return {name: _estimate(course, name, each) for name, each in ESTIMATORS.items()}
+    try:
+        of_steps: _Run | NoPredictionError = _Run(whole.course.unclipped())
+    except NoPredictionError as error:
+        of_steps = error
+    return {
+        name: _estimate(whole if name in OF_GRADIENTS else of_steps, name) for name in ESTIMATORS
+    }
 
 
-def _estimate(course: Course, name: str, estimator: Estimator) -> Estimate:
+class _Run:
+    """A course, and the same with other errors of measurement."""
+
+    def __init__(self, course: Course) -> None:
+        self.course = course
+
+    @cached_property
+    def drawn(self) -> list[Course]:
+        return list(self.course.redrawn(DRAWS, np.random.default_rng(0)))
+
+
+def _estimate(run: _Run | NoPredictionError, name: str) -> Estimate:
     """The interval of `BEST` is of b*; those of the others are of what they measure."""
     try:
-        value = estimator(course)
+        if isinstance(run, NoPredictionError):
+            raise run
+        value = ESTIMATORS[name](run.course)
     except NoPredictionError as error:
         return Estimate(None, reason=str(error))
-    spread = _spread(course, estimator)
+    spread = _spread(run, ESTIMATORS[name])
     if name == BEST:
         spread = math.hypot(spread, MODEL_ERROR)
+    if not spread:  # nothing that it needs has a known error
+        return Estimate(value)
     factor = math.exp(min(Z * spread, 700.0))
     return Estimate(value, (value / factor, value * factor))
 
 
-def _spread(course: Course, estimator: Estimator) -> float:
+def _spread(run: _Run, estimator: Estimator) -> float:
     """Standard deviation of the logarithm, by errors of measurement."""
     logs = []
-    for drawn in course.redrawn(DRAWS, np.random.default_rng(0)):
+    for drawn in run.drawn:
         try:
             logs.append(math.log(estimator(drawn)))
         except NoPredictionError:

@@ -9,6 +9,7 @@ from typing import Any, get_args, get_type_hints
 FILE = "noise.json"
 SCHEMA_VERSION = 1
 
+CLIPPED = 0.9  # share of a gradient that clipping leaves, below which its steps are others
 GRADIENTS_OF_PRODUCT = 5  # that a product with the Hessian takes as long as
 PASSES_OF_GRADIENT = 3  # a gradient goes forward once and back at twice that cost
 
@@ -44,6 +45,9 @@ class Probe:
     metric_l1_noise_scale: float | None = None
     preconditioned_noise_trace: float | None = None  # tr PΣ
     lr: float | None = None  # of the next step
+    clipping: float | None = (
+        None  # the share of a gradient that clipping leaves; None: there is none
+    )
     eta: float | None = None  # η: the learning rate that momentum makes of it in the long run
     a_trial: float | None = None  # by trial steps
     a_trial_se: float | None = None
@@ -71,6 +75,10 @@ class Probe:
     local_critical_batch: float | None = None  # 2c/a
     local_critical_batch_interval: Interval | None = None  # 90 %
     local_critical_batch_reason: str | None = None  # why there is none
+
+    @property
+    def is_clipped(self) -> bool:
+        return self.clipping is not None and self.clipping < CLIPPED
 
     @property
     def step_noise(self) -> float | None:

@@ -6,11 +6,13 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from cbs_lightning.callbacks.probes.clipping import share_left
 from cbs_lightning.callbacks.probes.curvature import FEWEST_GROUPS, measure_curvature
 from cbs_lightning.callbacks.probes.gradients import GradientSums
 from cbs_lightning.callbacks.probes.objective import Objective
 from cbs_lightning.callbacks.probes.own_steps import measure_own_steps
 from cbs_lightning.callbacks.probes.preconditioner import metric_of
+from cbs_lightning.noise.record import CLIPPED
 
 # What is measured besides gradients, and the settings that matter only then.
 SWITCHES = {
@@ -90,6 +92,12 @@ def measure(
     found = dict(sums.statistics)
     lr = optimizer.param_groups[0].get("lr")
     found["lr"] = float(lr) * rate_factor if lr is not None else None
+    found["clipping"] = left = share_left(objective, optimizer, sums, run_batch_size)
+    if left is not None and left < CLIPPED:
+        note("gradients are clipped: what steps gain, and their noise, is not measured there")
+        return found
+    if left is not None and left < 1:
+        note(f"gradients are clipped by up to {1 - CLIPPED:.0%}, which is not counted")
     if metric is not None:
         found["eta"] = metric.eta
     if not settings.curvature:
