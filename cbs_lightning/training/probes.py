@@ -91,8 +91,8 @@ def write_record(directory: Path, measured: MeasureNoise, result: Result) -> Noi
     if result.ended in UNFINISHED or measured.is_late:
         return None
     record = with_prediction(measured.record(result))
-    steps, most = result.steps or result.steps_run, result.data_size
-    schedule = suggest_schedule(record.probes, result.effective_batch_size, steps, most)
+    steps = result.steps or result.steps_run
+    schedule = suggest_schedule(record.probes, result.effective_batch_size, steps)
     record = replace(record, schedule=schedule, theorem=_theorem(record, measured, result))
     write_atomically(directory / FILE, record.to_json().encode())
     if record.probes:
@@ -120,7 +120,7 @@ def summary_lines(directory: Path, threshold: float) -> list[str]:
     if record.shortfall is not None:
         lines.append(record.shortfall)
     if record.schedule is not None:
-        lines.append(schedule_line(record.schedule))
+        lines.append(schedule_line(record.schedule, record.probes))
     if record.theorem is not None:
         lines += theorem_lines(record.theorem)
     return lines
