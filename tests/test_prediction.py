@@ -20,7 +20,7 @@ from cbs_lightning.noise.prediction import BEST, predict, prediction_line, with_
 from cbs_lightning.noise.record import FILE, NoiseRecord, Probe
 from cbs_lightning.reporting.figures.noise import draw_noise
 from cbs_lightning.reporting.prediction import write_predictions
-from cbs_lightning.reporting.prediction_tables import branch_table, theorem_table
+from cbs_lightning.reporting.prediction_tables import branch_table, ranges_lines, theorem_table
 from cbs_lightning.reporting.published import publish, read_results
 from cbs_lightning.reporting.recommendation_file import write_recommendations
 from cbs_lightning.reporting.report.page import page
@@ -278,6 +278,17 @@ def test_a_factor_is_to_the_measured_range():
     (score,) = scores([case(20.0), case(2.0), case(96.0), case(None)])
     assert (score.cases, score.without, score.median, score.worst) == (4, 1, 3, 4)
     assert score.within == (0.25, 0.75)  # a case without a prediction is not within
+
+
+def test_ranges_with_an_open_end_are_counted():
+    """Else whatever is predicted too small looks right."""
+    open_below = replace(case(0.01, (0.0, 32.0)), own_interval=(0.001, 0.1), is_widened=True)
+    closed = replace(case(20.0), own_interval=(5.0, 80.0))
+    (score,) = scores([open_below, closed])
+    assert score.within == (1, 1) and score.within_of_least == (0.5, 0.5)
+    first, _, own = ranges_lines([open_below, closed])
+    assert "2 measured ranges" in first and "1 open below, 0 open above; 1 widened" in first
+    assert "holds the least K·b in 1 of 2 cases" in own
 
 
 def test_the_tables_are_written_and_told(study):
