@@ -242,17 +242,36 @@ def test_the_report_has_a_table_of_predictions(study, monkeypatch):
     text = page(found)
     section = text[text.index('aria-labelledby="noise-title"') :]
     assert not section.startswith('aria-labelledby="noise-title" hidden')
-    assert section.count("<td>") >= 7
+    assert section.count("<td>") >= 9 and "0 gradients, " in section
+    assert 'id="branches">\n\n' in section  # none
     for path in study.glob(f"*/{FILE}"):
         path.unlink()
     without, _ = read(study)
     assert 'aria-labelledby="noise-title" hidden' in page(without)
 
 
+def test_the_report_has_what_branches_say_and_a_schedule_to_paste(study, monkeypatch):
+    monkeypatch.setattr("cbs_lightning.reporting.report.page.content", lambda _: {})
+    (path,) = study.glob(f"*/{FILE}")
+    record = NoiseRecord.from_json(path.read_text())
+    branches = [{"batch_size": size} for size in (8, 16, 64)]
+    probes = [
+        replace(record.probes[0], branches=branches, local_critical_batch_reason="a <= 0"),
+        replace(record.probes[1], branches=branches, local_critical_batch=24.0,
+                local_critical_batch_interval=(12.0, math.inf)),
+        *record.probes[2:],
+    ]  # fmt: skip
+    path.write_text(replace(record, probes=probes, schedule={"0": 8, "900": 32}).to_json())
+    found, _ = read(study)
+    text = page(found)
+    assert "local b* none at a loss of 2 (a &lt;= 0); 24 (" in text
+    assert "{0: 8, 900: 32}; 8 is the smallest of its branches" in text
+
+
 def test_the_figure_shows_prediction_measurement_and_noise_scale(study):
     found, _ = read(study)
     figure = draw_noise(found.name, found.noise_records, found.recommendations)
-    by_loss, beside = figure.axes
+    by_loss, beside, gains, scales = figure.axes
     adam = next(each for each in found.recommendations if each.predictions)
     level, scale = (line.get_ydata() for line in by_loss.lines[:2])
     np.testing.assert_allclose(level, 4.0 / np.geomspace(2.0, 0.105, 12))
@@ -261,7 +280,32 @@ def test_the_figure_shows_prediction_measurement_and_noise_scale(study):
     assert marks["D"] == adam.predictions[0].critical_batch
     assert marks["*"] == adam.least_sfo.batch_size
     assert marks["x"] == pytest.approx(100.0)
+    assert set(gains.lines[0].get_ydata()) == {0.1}
+    assert set(gains.lines[1].get_ydata()) == {0.4 / adam.predictions[0].batch_size}
+    assert set(scales.lines[0].get_ydata()) == {100.0}
     assert draw_noise(found.name, {}, [replace(adam, predictions=())]) is None
+
+
+def test_runs_without_a_prediction_and_with_branches_are_drawn_too(study):
+    found, _ = read(study)
+    adam = next(each for each in found.recommendations if each.predictions)
+    nothing = [
+        replace(each, critical_batch=None, interval=None, reason="a <= 0")
+        for each in adam.predictions
+    ]
+    ((name, record),) = found.noise_records.items()
+    branched = [
+        replace(each, local_critical_batch=24.0, local_critical_batch_interval=(12.0, math.inf))
+        for each in record.probes
+    ]
+    records = {name: replace(record, probes=branched)}
+    figure = draw_noise(found.name, records, [replace(adam, predictions=nothing)])
+    by_loss, beside, *_ = figure.axes
+    assert "D" not in {line.get_marker() for line in beside.lines}
+    local = [line for line in by_loss.lines if line.get_marker() == "_"]
+    assert len(local) == len(record.probes) and local[0].get_ydata()[0] == 24
+    empty = {name: replace(record, probes=[])}
+    assert draw_noise(found.name, empty, [adam]) is None
 
 
 def case(predicted: float | None, interval=(8.0, 32.0)) -> Case:
