@@ -24,7 +24,7 @@ from cbs_lightning.callbacks.probes.preconditioner import Metric
 from cbs_lightning.models.out_of_memory import is_out_of_memory
 
 FEWEST_GROUPS = 3  # one to measure the loss on, two for a step and its noise
-PRODUCT_SAMPLES = 128  # that the Hessian is of: a product costs five gradients or more
+PRODUCT_SAMPLES = 96  # that the Hessian is of: a product costs five gradients or more
 
 
 def measure_curvature(
