@@ -432,8 +432,15 @@ def test_a_step_goes_along_the_gradient_however_weights_lie_in_memory(fused):
     torch.testing.assert_close(first, -0.01 * sums.mean)
 
 
-def test_a_step_that_takes_gradients_itself_is_left_out_with_a_line():
+class Asking(torch.optim.SGD):
+    def step(self, closure=None):
+        assert closure is not None, "a closure, please"
+
+
+@pytest.mark.parametrize("kind", [torch.optim.LBFGS, Asking])
+def test_a_step_that_takes_gradients_itself_is_left_out_with_a_line(kind):
     module = Quadratic()
-    found, notes = own_steps(module, torch.optim.LBFGS(module.parameters()), 0)
-    assert found == {}
-    assert notes == ["a and c are not measured for LBFGS, whose step needs a closure"]
+    found, (note,) = own_steps(module, kind(module.parameters(), 0.1), 0)
+    assert found == {} and torch.equal(module.weight, Quadratic().weight)
+    assert note.startswith(f"{kind.__name__} makes no step with a given gradient")
+    assert "closure" in note and "\n" not in note

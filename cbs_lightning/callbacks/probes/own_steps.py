@@ -27,6 +27,7 @@ from cbs_lightning.callbacks.probes.gradients import GradientSums
 from cbs_lightning.callbacks.probes.objective import Objective
 from cbs_lightning.callbacks.probes.preconditioner import Metric
 from cbs_lightning.callbacks.probes.state import undone
+from cbs_lightning.models.out_of_memory import is_out_of_memory
 from cbs_lightning.optim.learning_rate import rates_of, set_rates
 from cbs_lightning.optim.lion import Lion
 
@@ -45,15 +46,17 @@ def measure_own_steps(
     trials: int,
     note: Callable[[str], None],
 ) -> dict[str, Any]:
-    """By the names of a `Probe`; nothing for an optimizer whose step takes the gradient itself."""
+    """By the names of a `Probe`; nothing for an optimizer whose step takes the gradient itself, as
+    that of sharpness-aware minimization does."""
     here = OwnSteps(objective, optimizer, sums, batch_size, factor)
     try:
         return here.measure(trials)
-    except TypeError as error:
-        if "closure" not in str(error):
+    except Exception as error:  # whatever a stranger's step has to say
+        if is_out_of_memory(error):
             raise
-        name = type(optimizer).__name__
-        note(f"a and c are not measured for {name}, whose step needs a closure")
+        reason = " ".join(str(error).split())[:120]
+        note(f"{type(optimizer).__name__} makes no step with a given gradient ({reason}): its own "
+             "steps are not measured")  # fmt: skip
         return {}
     finally:
         objective.move(None)
