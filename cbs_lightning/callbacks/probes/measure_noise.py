@@ -99,11 +99,11 @@ class MeasureNoise(L.Callback):
             self._kept = deque(maxlen=max(3, self.settings.samples // self.stop.batch_size))
             self._note("gradients are of the batches that were trained last: the data is a stream")
         if isinstance(module, Classifier) and self._is_watching:
-            module.after_step = partial(self._after_step, trainer, module)
+            module.step_listener = partial(self._after_step, trainer, module)
 
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if isinstance(module, Classifier):
-            module.after_step = None
+            module.step_listener = None
 
     def on_train_batch_end(
         self,
