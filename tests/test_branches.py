@@ -9,7 +9,7 @@ import pytest
 from cbs_lightning.callbacks.probes import branches
 from cbs_lightning.config.composition import compose
 from cbs_lightning.config.identity import run_directory
-from cbs_lightning.noise.branches import Branch, fit_branches, suggest_schedule
+from cbs_lightning.noise.branches import Branch, fit_branches, schedule_line, suggest_schedule
 from cbs_lightning.noise.record import Probe
 from cbs_lightning.results.result import Status
 from cbs_lightning.theory.noisy_quadratic import NoisyQuadratic
@@ -103,8 +103,11 @@ def test_the_local_critical_batch_size_of_a_noisy_quadratic(lr):
     assert all(each.noise_level > 0 for each in local)
 
 
-def probe(step: int, local: float | None, interval: tuple[float, float] | None = None) -> Probe:
-    return Probe(step, 64 * step, 1.0, 10, local_critical_batch=local,
+def probe(
+    step: int, local: float | None, interval: tuple[float, float] | None = None, tried=(2, 1024)
+) -> Probe:
+    branches = [{"batch_size": size} for size in tried]
+    return Probe(step, 64 * step, 1.0, 10, local_critical_batch=local, branches=branches,
                  local_critical_batch_interval=interval)  # fmt: skip
 
 
@@ -117,12 +120,27 @@ def test_a_schedule_follows_the_local_critical_batch_sizes():
     # K(16) / K(64) with a pole at 7.5, over the 30 steps up to the middle of two probes
     assert second == round(16 * 30 * (16 / 8.5) / (64 / 56.5))
     assert third - second == pytest.approx(32 * 40 * (32 / 14.5) / (64 / 46.5), abs=1)
+    assert schedule_line(schedule, probes).endswith("}")
 
 
-def test_a_schedule_never_falls_and_ends_at_the_data():
+def test_a_schedule_never_falls():
     fell = [probe(10, 64.0, (60.0, 68.0)), probe(20, 16.0, (2.0, 120.0)), probe(30, 900.0)]
-    assert list(suggest_schedule(fell, 64, 40, largest=500).values()) == [64, 500]
+    assert list(suggest_schedule(fell, 64, 40).values()) == [64, 1024]
     assert suggest_schedule([probe(10, None)], 64, 100) is None
+
+
+def test_a_schedule_stays_within_the_branches_and_says_where_they_end():
+    tried = (24, 48, 96, 180)
+    probes = [
+        probe(10, 0.4, tried=tried),
+        probe(50, 60.0, tried=tried),
+        probe(90, 900, tried=tried),
+    ]
+    schedule = suggest_schedule(probes, 48, 100)
+    assert list(schedule.values()) == [24, 64, 180]
+    line = schedule_line(schedule, probes)
+    assert "24 is the smallest of its branches: smaller ones may do better" in line
+    assert "180 is the largest of its branches: larger ones may do better" in line
 
 
 @pytest.mark.parametrize("loop", LOOPS)

@@ -53,6 +53,22 @@ def test_its_means_are_the_exact_values(accumulated, slices):
     assert low < exact.noise_trace() / exact.norm2() < high
 
 
+@pytest.mark.parametrize(("accumulated", "slices"), [(4, 2), (1, 4)])
+def test_slices_of_shuffled_data_are_no_independent_draws(accumulated, slices):
+    """Near the minimum, where |G|² is less than tr Σ/n."""
+    module = Still()
+    with torch.no_grad():
+        module.weight.copy_(points().mean(0) + 0.03)
+    exact = Exact.at(module)
+    assert exact.norm2() < exact.noise_trace() / len(points())
+    noise = GradientNoise(every=1, window=2000, slices=slices)
+    shuffled = DataLoader(TensorDataset(points()), 100 // accumulated, shuffle=True)
+    fit(module, shuffled, [noise], 400, accumulate_grad_batches=accumulated)
+    off = noise.gradient_norm2 - exact.norm2()
+    assert abs(off) < 0.4 * exact.noise_trace() / len(points())
+    assert noise.noise_trace == pytest.approx(exact.noise_trace(), rel=0.1)
+
+
 @pytest.mark.parametrize("accumulated", [1, 3])
 def test_a_run_with_it_is_the_same_to_the_bit(accumulated, tmp_path):
     """Dropout, BatchNorm, a metric, what the module counts, and its own log."""
@@ -89,7 +105,7 @@ def test_it_is_logged_and_kept_in_checkpoints(tmp_path):
 def test_what_it_cannot_measure_is_said():
     with pytest.raises(MisconfigurationException, match="needs automatic optimization"):
         fit(Manual(), loader(16), [GradientNoise()], 2)
-    for mistake in ({"every": 0}, {"slices": 1}, {"window": 0}):
-        with pytest.raises(ValueError, match="must be at least"):
+    for mistake in ({"every": 0}, {"slices": 1}, {"window": 0}, {"every": 2.5}, {"every": "x"}):
+        with pytest.raises(ValueError, match="must be a whole number >= "):
             GradientNoise(**mistake)
     assert GradientNoise().b_simple is None and GradientNoise().b_simple_interval is None

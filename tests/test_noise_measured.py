@@ -11,7 +11,12 @@ from torch import nn
 from cbs_lightning.callbacks.probes.curvature import measure_curvature
 from cbs_lightning.callbacks.probes.gradients import GradientSums
 from cbs_lightning.callbacks.probes.measurement import ProbeSettings, measure
-from cbs_lightning.callbacks.probes.own_steps import OwnSteps, measure_own_steps, steps_of_memory
+from cbs_lightning.callbacks.probes.own_steps import (
+    OwnSteps,
+    decay_of,
+    measure_own_steps,
+    steps_of_memory,
+)
 from cbs_lightning.callbacks.probes.preconditioner import RULES, Metric, metric_of
 from cbs_lightning.optim.adabelief import AdaBelief
 from cbs_lightning.optim.adafactor import Adafactor
@@ -24,7 +29,7 @@ from cbs_lightning.optim.signum import Signum
 from cbs_lightning.optim.yogi import Yogi
 from tests.quadratic import SPECTRUM, Exact, Quadratic, objective
 
-REPEATS = 200
+REPEATS = 150
 BATCHES, SIZE = 12, 8
 
 OPTIMIZERS = {
@@ -141,7 +146,7 @@ def test_the_l1_noise_scale_is_near_that_of_the_exact_gradient(repeats):
 
 def test_trial_steps_and_products_agree_where_the_loss_is_quadratic():
     module, metric = Quadratic(), Metric(0.1, torch.ones(len(SPECTRUM), dtype=torch.float64))
-    found, _ = measured(module, metric, 0, trials=2, products=3)  # on the same group and noise
+    found, _ = measured(module, metric, 0, trials=1, products=2)  # on the same group and noise
     for name in ("a", "c"):
         assert found[f"{name}_trial"] == pytest.approx(found[f"{name}_hvp"], rel=1e-6)
 
@@ -227,6 +232,57 @@ def test_where_torch_lacks_second_derivatives_trial_steps_remain():
     assert "by trial steps alone" in note and "\n" not in note
 
 
+class Clamped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, weight):
+        ctx.save_for_backward(weight)
+        return weight.clamp(min=0)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, gradient):
+        (weight,) = ctx.saved_tensors
+        return gradient * (weight > 0)
+
+
+class Marked(Quadratic):
+    """torch takes a gradient through `Clamped` for a constant, and says nothing."""
+
+    def training_step(self, batch, _):
+        (points,) = batch
+        weight = self.weight + 10 * Clamped.apply(self.weight)
+        return 0.5 * ((weight - points).square() * SPECTRUM).sum(1).mean()
+
+
+def test_a_function_that_torch_differentiates_only_once_has_no_products():
+    metric = Metric(0.001, torch.ones(len(SPECTRUM), dtype=torch.float64))
+    found, (note,) = measured(Marked(), metric, 0)
+    assert found["a_trial"] is not None and "a_hvp" not in found
+    assert "by trial steps alone" in note and "once_differentiable" in note
+
+
+class Clipping(Quadratic):
+    """Clips gradients at half the length that they have in the mean."""
+
+    def configure_gradient_clipping(self, optimizer, **_):
+        exact = Exact.at(self)
+        length = math.sqrt(exact.norm2() + exact.noise_trace() / SIZE)
+        nn.utils.clip_grad_norm_(self.parameters(), length * self.share)
+
+
+@pytest.mark.parametrize(("share", "left"), [(0.5, 0.5), (100.0, 1.0)])
+def test_how_much_of_a_step_clipping_leaves(share, left):
+    module, notes = Clipping(), []
+    module.share = share
+    probe = objective(module, 0, SIZE)
+    probe.trainer.gradient_clip_val = probe.trainer.gradient_clip_algorithm = None
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    found = measure(probe, optimizer, BATCHES, ProbeSettings(1), SIZE, 1.0, notes.append)
+    assert found["clipping"] == pytest.approx(left, rel=0.35)
+    assert ("a_trial" in found) is ("eta" in found) is (notes == []) is (left == 1)
+    assert module.weight.grad is None
+
+
 def test_too_few_batches_for_a_and_c_are_noted():
     module, notes = Quadratic(), []
     optimizer = torch.optim.SGD(module.parameters(), 0.1)
@@ -298,13 +354,16 @@ def test_sgds_own_steps_have_the_exact_a_and_c():
 def test_noise_in_one_of_momentums_steps_counts_with_all_that_follow(name):
     module, optimizer = stepped(OPTIMIZERS[name])
     metric, exact = metric_of(optimizer, list(module.parameters())), Exact.at(module)
-    steps = steps_of_memory(optimizer)
-    beta = 0.5 if name == "adam_monotone" else 0.9
-    assert steps == 1 + round(3 * beta / (1 - beta))
-    done = 1 - beta**steps
+    assert decay_of(optimizer) == (0.5 if name == "adam_monotone" else 0.9)
     found = means_of_own_steps(module, optimizer)
-    assert_near(found["own_noise"], done * metric.eta * exact.noise_trace(metric.scale))
-    assert_near(found["c_own"], done**2 * exact.c(metric.eta, metric.scale))
+    assert_near(found["own_noise"], metric.eta * exact.noise_trace(metric.scale))
+    assert_near(found["c_own"], exact.c(metric.eta, metric.scale))
+
+
+def test_the_memory_of_an_optimizer():
+    assert [steps_of_memory(each) for each in (0.0, 0.5, 0.9, 0.99)] == [1, 4, 28, 60]
+    lion, signum = (WITHOUT_METRIC[name](Quadratic().parameters()) for name in ("lion", "signum"))
+    assert (decay_of(lion), decay_of(signum)) == (0.99, 0.9)
 
 
 def test_momentums_average_gains_where_a_step_of_the_gradient_overshoots():
@@ -373,8 +432,15 @@ def test_a_step_goes_along_the_gradient_however_weights_lie_in_memory(fused):
     torch.testing.assert_close(first, -0.01 * sums.mean)
 
 
-def test_a_step_that_takes_gradients_itself_is_left_out_with_a_line():
+class Asking(torch.optim.SGD):
+    def step(self, closure=None):
+        assert closure is not None, "a closure, please"
+
+
+@pytest.mark.parametrize("kind", [torch.optim.LBFGS, Asking])
+def test_a_step_that_takes_gradients_itself_is_left_out_with_a_line(kind):
     module = Quadratic()
-    found, notes = own_steps(module, torch.optim.LBFGS(module.parameters()), 0)
-    assert found == {}
-    assert notes == ["a and c are not measured for LBFGS, whose step needs a closure"]
+    found, (note,) = own_steps(module, kind(module.parameters(), 0.1), 0)
+    assert found == {} and torch.equal(module.weight, Quadratic().weight)
+    assert note.startswith(f"{kind.__name__} makes no step with a given gradient")
+    assert "closure" in note and "\n" not in note

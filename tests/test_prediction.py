@@ -20,7 +20,7 @@ from cbs_lightning.noise.prediction import BEST, predict, prediction_line, with_
 from cbs_lightning.noise.record import FILE, NoiseRecord, Probe
 from cbs_lightning.reporting.figures.noise import draw_noise
 from cbs_lightning.reporting.prediction import write_predictions
-from cbs_lightning.reporting.prediction_tables import branch_table, theorem_table
+from cbs_lightning.reporting.prediction_tables import branch_table, ranges_lines, theorem_table
 from cbs_lightning.reporting.published import publish, read_results
 from cbs_lightning.reporting.recommendation_file import write_recommendations
 from cbs_lightning.reporting.report.page import page
@@ -155,6 +155,24 @@ def test_an_estimator_without_a_value_says_why(name, value, estimator, reason):
     assert reason in found.reason
 
 
+def test_where_clipping_ends_a_prediction_begins():
+    record = synthetic()
+    before = [replace(each, clipping=0.5, eta=None) for each in record.probes]
+    after = [replace(each, clipping=1.0) for each in record.probes]
+    found = predict(replace(record, probes=[*before[:4], *after[4:]]))
+    assert found[BEST].critical_batch == pytest.approx(
+        predict(record)[BEST].critical_batch, rel=0.1
+    )
+    none = predict(replace(record, probes=[*after[:4], *before[4:]]))
+    assert "gradients are clipped at 8 of 12 probes" in none[BEST].reason
+    assert none["b_simple"].critical_batch == pytest.approx(100)
+
+
+def test_an_estimator_whose_error_is_not_known_has_no_interval():
+    found = predict(synthetic())["sign_descent"]
+    assert found.critical_batch is not None and found.interval is None
+
+
 def test_too_few_probes_or_a_threshold_beyond_them():
     record = synthetic()
     assert predict(replace(record, probes=record.probes[:2]))[BEST].reason.startswith("2 probes")
@@ -224,17 +242,36 @@ def test_the_report_has_a_table_of_predictions(study, monkeypatch):
     text = page(found)
     section = text[text.index('aria-labelledby="noise-title"') :]
     assert not section.startswith('aria-labelledby="noise-title" hidden')
-    assert section.count("<td>") >= 7
+    assert section.count("<td>") >= 9 and "0 gradients, " in section
+    assert 'id="branches">\n\n' in section  # none
     for path in study.glob(f"*/{FILE}"):
         path.unlink()
     without, _ = read(study)
     assert 'aria-labelledby="noise-title" hidden' in page(without)
 
 
+def test_the_report_has_what_branches_say_and_a_schedule_to_paste(study, monkeypatch):
+    monkeypatch.setattr("cbs_lightning.reporting.report.page.content", lambda _: {})
+    (path,) = study.glob(f"*/{FILE}")
+    record = NoiseRecord.from_json(path.read_text())
+    branches = [{"batch_size": size} for size in (8, 16, 64)]
+    probes = [
+        replace(record.probes[0], branches=branches, local_critical_batch_reason="a <= 0"),
+        replace(record.probes[1], branches=branches, local_critical_batch=24.0,
+                local_critical_batch_interval=(12.0, math.inf)),
+        *record.probes[2:],
+    ]  # fmt: skip
+    path.write_text(replace(record, probes=probes, schedule={"0": 8, "900": 32}).to_json())
+    found, _ = read(study)
+    text = page(found)
+    assert "local b* none at a loss of 2 (a &lt;= 0); 24 (" in text
+    assert "{0: 8, 900: 32}; 8 is the smallest of its branches" in text
+
+
 def test_the_figure_shows_prediction_measurement_and_noise_scale(study):
     found, _ = read(study)
     figure = draw_noise(found.name, found.noise_records, found.recommendations)
-    by_loss, beside = figure.axes
+    by_loss, beside, gains, scales = figure.axes
     adam = next(each for each in found.recommendations if each.predictions)
     level, scale = (line.get_ydata() for line in by_loss.lines[:2])
     np.testing.assert_allclose(level, 4.0 / np.geomspace(2.0, 0.105, 12))
@@ -243,7 +280,32 @@ def test_the_figure_shows_prediction_measurement_and_noise_scale(study):
     assert marks["D"] == adam.predictions[0].critical_batch
     assert marks["*"] == adam.least_sfo.batch_size
     assert marks["x"] == pytest.approx(100.0)
+    assert set(gains.lines[0].get_ydata()) == {0.1}
+    assert set(gains.lines[1].get_ydata()) == {0.4 / adam.predictions[0].batch_size}
+    assert set(scales.lines[0].get_ydata()) == {100.0}
     assert draw_noise(found.name, {}, [replace(adam, predictions=())]) is None
+
+
+def test_runs_without_a_prediction_and_with_branches_are_drawn_too(study):
+    found, _ = read(study)
+    adam = next(each for each in found.recommendations if each.predictions)
+    nothing = [
+        replace(each, critical_batch=None, interval=None, reason="a <= 0")
+        for each in adam.predictions
+    ]
+    ((name, record),) = found.noise_records.items()
+    branched = [
+        replace(each, local_critical_batch=24.0, local_critical_batch_interval=(12.0, math.inf))
+        for each in record.probes
+    ]
+    records = {name: replace(record, probes=branched)}
+    figure = draw_noise(found.name, records, [replace(adam, predictions=nothing)])
+    by_loss, beside, *_ = figure.axes
+    assert "D" not in {line.get_marker() for line in beside.lines}
+    local = [line for line in by_loss.lines if line.get_marker() == "_"]
+    assert len(local) == len(record.probes) and local[0].get_ydata()[0] == 24
+    empty = {name: replace(record, probes=[])}
+    assert draw_noise(found.name, empty, [adam]) is None
 
 
 def case(predicted: float | None, interval=(8.0, 32.0)) -> Case:
@@ -260,6 +322,17 @@ def test_a_factor_is_to_the_measured_range():
     (score,) = scores([case(20.0), case(2.0), case(96.0), case(None)])
     assert (score.cases, score.without, score.median, score.worst) == (4, 1, 3, 4)
     assert score.within == (0.25, 0.75)  # a case without a prediction is not within
+
+
+def test_ranges_with_an_open_end_are_counted():
+    """Else whatever is predicted too small looks right."""
+    open_below = replace(case(0.01, (0.0, 32.0)), own_interval=(0.001, 0.1), is_widened=True)
+    closed = replace(case(20.0), own_interval=(5.0, 80.0))
+    (score,) = scores([open_below, closed])
+    assert score.within == (1, 1) and score.within_of_least == (0.5, 0.5)
+    first, _, own = ranges_lines([open_below, closed])
+    assert "2 measured ranges" in first and "1 open below, 0 open above; 1 widened" in first
+    assert "holds the least K·b in 1 of 2 cases" in own
 
 
 def test_the_tables_are_written_and_told(study):

@@ -1,5 +1,6 @@
 """Probes measure in a run and do not change it by a bit."""
 
+import itertools
 import json
 import random
 import signal
@@ -16,14 +17,14 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from cbs_lightning.callbacks.probes import measure_noise
 from cbs_lightning.callbacks.probes.objective import Objective
-from cbs_lightning.callbacks.probes.schedule import levels, reading_rule, steps_stood_for
 from cbs_lightning.callbacks.probes.state import unchanged
 from cbs_lightning.config.composition import compose
 from cbs_lightning.config.identity import config_hash, run_directory
+from cbs_lightning.noise.prediction import prediction_line, with_prediction
 from cbs_lightning.noise.record import FILE, NoiseRecord
 from cbs_lightning.results.result import Status
 from cbs_lightning.results.store import CHECKPOINT, read_run
-from cbs_lightning.results.trajectory import Rule, RuleName, Trajectory
+from cbs_lightning.training.interrupted import Interrupted
 from cbs_lightning.training.run import run
 from tests.conftest import TINY
 from tests.forks import ran
@@ -38,8 +39,35 @@ RESTLESS = [
 ]  # fmt: skip
 
 
+class Dice:
+    """In slots, one of them with a name that Python changes."""
+
+    __slots__ = ("__thrown", "rng", "sums")
+
+    def __init__(self):
+        self.__thrown, self.rng, self.sums = 0, random.Random(0), np.zeros(2)
+
+    def throw(self):
+        self.__thrown += 1
+        self.sums[self.__thrown % 2] += self.rng.random()
+        return self.sums[0] - self.sums[1]
+
+
+class Helper:
+    """A plain object, with others inside that know it."""
+
+    def __init__(self):
+        self.calls, self.dice, self.itself = 0, Dice(), self
+
+    def shift(self):
+        self.calls += 1
+        self.latest = self.calls % 5
+        return self.latest + self.dice.throw()
+
+
 class Moody(Plain):
-    """Whose every pass leaves its marks: statistics, a metric, a log, counts and random numbers."""
+    """Whose every pass leaves its marks: statistics, a metric, a log, counts and random numbers,
+    some of them in a helper."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,6 +76,7 @@ class Moody(Plain):
         )
         self.accuracy = MulticlassAccuracy(2)
         self.calls = 0
+        self.helper = Helper()
         self.mean = torch.zeros(())  # no buffer
         self.rng = torch.Generator().manual_seed(0)
 
@@ -55,7 +84,7 @@ class Moody(Plain):
         inputs, labels = batch
         self.calls += 1
         noise = torch.randn(inputs.shape, generator=self.rng) + random.random() + np.random.rand()
-        logits = self.net(inputs + 0.1 * noise + 0.001 * (self.calls % 7))
+        logits = self.net(inputs + 0.1 * noise + 0.001 * (self.calls % 7 + self.helper.shift()))
         self.accuracy(logits, labels)
         self.log("accuracy", self.accuracy, on_epoch=True)
         loss = cross_entropy(logits, labels) + 0 * self.mean
@@ -126,7 +155,7 @@ def test_a_run_killed_in_a_probe_ends_as_if_it_never_was(forks, tmp_path):
     undisturbed = tmp_path / "undisturbed"
     points = ran(forks, arguments, undisturbed).points
     events = [at for at, point in enumerate(points, 1) if ".noise" in point]
-    for number in (events[0], events[-1], len(points)):
+    for number in (events[0], len(points)):
         disturbed = tmp_path / f"killed_at_{number}"
         assert ran(forks, arguments, disturbed, kill_at=number).code == -signal.SIGKILL
         assert ran(forks, arguments, disturbed).code == 0
@@ -149,6 +178,45 @@ def test_probes_of_a_finished_run_repeat_it(tmp_path, capsys):
     run(later)
     out = capsys.readouterr().out
     assert "already finished" in out and "once more" not in out and "b*" in out
+
+
+def test_a_repeat_that_was_cut_off_starts_again_for_other_probes(tmp_path, monkeypatch):
+    same = [*RESTLESS, f"output_dir={tmp_path}"]
+    run(compose(same))
+    cfg = compose([*same, *PROBES, "checkpoint.every_seconds=1e-9"])
+    measured = measure_noise.measure
+    calls = []
+
+    def killed(*arguments):
+        calls.append(arguments)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        return measured(*arguments)
+
+    monkeypatch.setattr(measure_noise, "measure", killed)
+    with pytest.raises(Interrupted):
+        run(cfg)
+    monkeypatch.setattr(measure_noise, "measure", measured)
+    other = compose([*same, "noise.probes=4", "noise.samples=128"])
+    run(other)
+    record = record_of(run_directory(other))
+    assert len(record.probes) == 4 and record.settings["samples"] == 128
+
+
+def test_probes_on_the_way_to_a_lower_loss_answer_a_higher_one(tmp_path, capsys):
+    same = [*RESTLESS, *PROBES, "noise.curvature=false", f"output_dir={tmp_path}"]
+    low = compose(same)
+    run(low)
+    record = record_of(run_directory(low))
+    capsys.readouterr()
+    run(compose([*same, "stop.loss=1.8", "noise.branch_steps=20"]))
+    out = capsys.readouterr().out
+    assert record_of(run_directory(low)) == record and "once more" not in out
+    assert prediction_line(with_prediction(record, 1.8)) in out
+    run(low)
+    assert "once more" not in capsys.readouterr().out
+    run(compose([*same, "noise.curvature=true"]))
+    assert "once more" in capsys.readouterr().out
 
 
 def test_probes_of_a_run_that_does_not_repeat_are_not_kept(tmp_path, monkeypatch, capsys):
@@ -222,12 +290,21 @@ def test_an_optimizer_without_a_metric_is_probed_by_its_own_steps(name, tmp_path
     assert "has no metric: its noise is measured by its own steps" in capsys.readouterr().out
 
 
-def test_probes_are_in_tensorboard_by_step(tmp_path):
-    cfg = compose([*RESTLESS, *PROBES, f"output_dir={tmp_path}"])
-    run(cfg)
-    (path,) = run_directory(cfg).glob("events.*.noise")
-    events = EventAccumulator(str(path)).Reload()
-    record = record_of(run_directory(cfg))
+def test_probes_are_in_tensorboard_beside_the_runs_own_curves(tmp_path):
+    plain, probed = (
+        compose([*RESTLESS, *more, "tensorboard.points=20", f"output_dir={tmp_path / name}"])
+        for name, more in (("plain", []), ("probed", PROBES))
+    )
+    run(plain)
+    run(probed)
+    without, events = (
+        EventAccumulator(str(run_directory(cfg))).Reload() for cfg in (plain, probed)
+    )
+    for tag in without.Tags()["scalars"]:
+        assert [each.step for each in events.Scalars(tag)] == [
+            each.step for each in without.Scalars(tag)
+        ]
+    record = record_of(run_directory(probed))
     for name in ("b_simple", "a_trial", "c_hvp"):
         found = events.Scalars(f"noise/{name}")
         assert [each.step for each in found] == [each.step for each in record.probes]
@@ -289,6 +366,29 @@ def test_an_error_in_a_probe_leaves_the_run_as_it_was(tmp_path):
     assert module.lr == 0.1 and module.calls == 0 and module.log.__self__ is module
 
 
+def test_where_gradients_are_clipped_there_is_no_prediction_and_a_line(tmp_path, capsys):
+    clipped = ["trainer.gradient_clip_val=0.01", "optimizer=sgd", "optimizer.lr=1"]
+    cfg = compose([*MOODY, *clipped, "noise.probes=6", *PROBES[1:], f"output_dir={tmp_path}"])
+    run(cfg)
+    record = record_of(run_directory(cfg))
+    assert record.critical_batch is None and record.b_simple is not None
+    assert "gradients are clipped at 6 of 6 probes" in record.reason
+    assert "gradients are clipped: what steps gain" in capsys.readouterr().out
+
+
+def test_an_iterator_of_a_module_is_told_of(tmp_path, capsys):
+    cfg = compose([*MOODY, *PROBES, f"model._target_={__name__}.Turning", f"output_dir={tmp_path}"])
+    run(cfg)
+    assert "what cannot be put back (cycle)" in record_of(run_directory(cfg)).notes[0]
+    assert "drawing from it changes the run" in capsys.readouterr().out
+
+
+class Turning(Plain):
+    def __init__(self):
+        super().__init__()
+        self.turns = itertools.cycle((0.0, 0.1))
+
+
 def _draw(module):
     return torch.randn(1, generator=module.rng)
 
@@ -300,21 +400,29 @@ def _everything(module, optimizer) -> bytes:
     return file.getvalue()
 
 
-def test_levels_are_evenly_spaced_in_log_loss():
-    found = np.log(levels(2.3, 0.1, 5))
-    assert np.diff(found) == pytest.approx([np.log(0.1 / 2.3) / 5] * 4)
-    assert found[0] == pytest.approx(np.log(2.3) + np.log(0.1 / 2.3) / 10)
-    assert levels(0.05, 0.1, 5) == [] and levels(float("nan"), 0.1, 5) == []
+def test_as_many_probes_as_were_asked_for_in_a_short_run(tmp_path, capsys):
+    """In chunks of eight steps whose losses pass several levels at once."""
+    arguments = [*RESTLESS, "model=tiny", "noise.samples=128", "noise.curvature=false"]
+    cfg = compose([*arguments, "noise.probes=10", f"output_dir={tmp_path}"])
+    run(cfg)
+    record = record_of(run_directory(cfg))
+    steps = [each.step for each in record.probes]
+    assert len(steps) == 10 and record.shortfall is None
+    assert any(step % 8 for step in steps)
+    capsys.readouterr()
+    run(compose([*arguments, "noise.probes=60", f"output_dir={tmp_path}"]))
+    record = record_of(run_directory(cfg))
+    assert f"{len(record.probes)} of 60 probes were made" in record.shortfall
+    assert "more noise.probes, a smaller stop.window" in record.shortfall
+    assert record.shortfall in capsys.readouterr().out
 
 
-def test_each_probe_stands_for_the_steps_nearest_to_it_in_log_loss():
-    loss = np.exp(-np.arange(100) / 20).astype(np.float32)
-    size = np.full(100, 512, np.int32)
-    trajectory = Trajectory(loss, np.zeros(100, np.int32), size)
-    rule = reading_rule(10_000, Rule(RuleName.EPOCH, 10, 10_000))
-    probed = [(step, float(loss[step - 1])) for step in (11, 32, 91)]
-    assert steps_stood_for(trajectory, rule, probed) == [22, 40, 38]
-    assert steps_stood_for(trajectory, rule, []) == []
+def test_a_run_without_a_reading_says_that_it_has_no_probes(tmp_path):
+    cfg = compose([*RESTLESS, *PROBES, "stop.max_steps=3", f"output_dir={tmp_path}"])
+    run(cfg)
+    assert (
+        "0 of 3 probes were made: the run ended before" in record_of(run_directory(cfg)).shortfall
+    )
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path):

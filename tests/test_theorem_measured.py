@@ -98,7 +98,9 @@ def test_measured_constants_beside_the_exact_ones(optimizer, tmp_path, capsys):
     inner = [float((one * other).sum()) for one, other in zip(full, strided, strict=True)]
     vi = sum(inner) / len(inner)
     assert found["vi"] == pytest.approx(vi, rel=0.15)
-    assert found["vi"] <= found["bound"] and found["vi"] <= 1.05 * largest * found["dist"]
+    # The bound is made of what probes saw at most, less than the suprema of the theorem.
+    assert found["vi"] <= 1.05 * found["bound"]
+    assert found["vi"] <= 1.05 * largest * found["dist"]
     # and the constants are those of the theorem
     assert found["bound"] == pytest.approx(sum(found["terms"].values()))
     if optimizer == "sgd":

@@ -10,6 +10,7 @@ from cbs_lightning.analysis.predictions import predictions_of
 from cbs_lightning.analysis.study import Study
 from cbs_lightning.noise.best_rate import best_rate
 from cbs_lightning.noise.estimators import ESTIMATORS
+from cbs_lightning.noise.record import Interval
 from cbs_lightning.results.result import Result, answers
 
 LEVEL = 0.9  # of the measured range
@@ -30,7 +31,13 @@ class Case:
     least: float  # the batch size run with the least K·b
     interval: tuple[float, float]  # of b*; an end of 0 or infinity is open
     predicted: dict[str, float | None]  # by estimator
+    own_interval: Interval | None = None  # 90 %, of the prediction
+    is_widened: bool = False  # the measured interval, to hold `least`
     overshoots: bool | None = None  # a step of the full gradient raises the loss; None: not known
+
+    @property
+    def is_open(self) -> bool:
+        return self.interval[0] == 0 or math.isinf(self.interval[1])
 
     def factor(self, estimator: str) -> float | None:
         """By which the prediction lies outside of the measured range; 1 within it."""
@@ -50,6 +57,7 @@ class Score:
     worst: float
     within: tuple[float, ...]  # shares of all cases, by `WITHIN`
     median_to_least: float
+    within_of_least: tuple[float, ...]  # the same shares, of factors to the least K·b
     bias: float  # the geometric mean of predicted over the least K·b's batch size
     rms: float  # root mean square of the logarithm of the same
 
@@ -85,7 +93,9 @@ def _cases(
             record = study.noise_records[each.config_hash]
             yield Case(
                 curve.variant, record.optimizer, record.lr, curve.threshold, each.batch_size,
-                each.seed, *measured, predicted=each.estimators, overshoots=each.overshoots,
+                each.seed, *measured, predicted=each.estimators, own_interval=each.interval,
+                is_widened=measured[1] != curve.comparison.interval(LEVEL),
+                overshoots=each.overshoots,
             )  # fmt: skip
 
 
@@ -117,19 +127,23 @@ def _score(name: str, found: list[Case]) -> Score | None:
     if not factors:
         return None
     offs = [math.log(value / each.least) for each in found if (value := each.predicted[name])]
+    to_least = [math.exp(abs(off)) for off in offs]
     return Score(
         estimator=name,
         cases=len(found),
         without=len(found) - len(factors),
         median=median(factors),
         worst=max(factors),
-        within=tuple(
-            sum(factor <= most * ROUNDING for factor in factors) / len(found) for most in WITHIN
-        ),
-        median_to_least=math.exp(median(map(abs, offs))),
+        within=_shares_within(factors, len(found)),
+        median_to_least=median(to_least),
+        within_of_least=_shares_within(to_least, len(found)),
         bias=math.exp(sum(offs) / len(offs)),
         rms=math.sqrt(sum(off * off for off in offs) / len(offs)),
     )
+
+
+def _shares_within(factors: Sequence[float], of: int) -> tuple[float, ...]:
+    return tuple(sum(factor <= most * ROUNDING for factor in factors) / of for most in WITHIN)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,15 @@ class TrajectoryRecorder(L.Callback):
     def resume(self) -> None:
         self._started = time.perf_counter()
         self._waited_before = _seconds_without_core()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What happens inside is not training; afterwards it goes on, if it did before."""
+        trains = self._started is not None
+        self.pause()
+        yield
+        if trains:
+            self.resume()
 
     def leave_out(self, seconds: float) -> None:
         """The latest ones were not training."""

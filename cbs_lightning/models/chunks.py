@@ -32,7 +32,8 @@ def train_chunk(model: "Classifier", chunk: list[Batch]) -> Steps:
 
     A batch larger than `micro_batch_size` is processed in slices whose gradients add up to that of
     the batch's mean loss; BatchNorm then sees the slices. The learning rate of a step is the
-    optimizer's times the factor of the `rate_schedule`, and is restored after the chunk.
+    optimizer's times the factor of the `rate_schedule`, and is restored after the chunk. If there
+    is a `step_listener`, it is called with the loss and the size of each step's batch.
     """
     trainer = model.trainer
     optimizer = model.optimizers(use_pl_optimizer=False)
@@ -54,6 +55,10 @@ def train_chunk(model: "Classifier", chunk: list[Batch]) -> Steps:
         losses.append(loss)
         corrects.append(correct)
         sizes.append(len(labels))
+        if model.step_listener is not None:
+            if not model.rate_schedule.is_constant:
+                set_rates(optimizer, rates)
+            model.step_listener(loss, len(labels))
     if not model.rate_schedule.is_constant:
         set_rates(optimizer, rates)
     # Let Lightning count them, as it does where it makes them itself.

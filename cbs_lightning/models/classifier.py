@@ -3,6 +3,7 @@
 import inspect
 import itertools
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import lightning as L
@@ -65,6 +66,7 @@ class Classifier(L.LightningModule, ABC):
         self.micro_batch_size = micro_batch_size
         self.rate_schedule = rate_schedule or RateSchedule()
         self.cuda_graphs = False  # of the compiled net
+        self.step_listener: Callable[[Tensor, int], None] | None = None  # of the fast loop
         self._statistics: Statistics = {}  # BatchNorm's, of the weights that are trained
         # Validation would wait for the device; the data module has checked the labels.
         self.test_accuracy = MulticlassAccuracy(num_classes, average="micro", validate_args=False)

@@ -166,26 +166,30 @@ def with_local_fit(probe: Probe) -> Probe:
 
 
 def suggest_schedule(
-    probes: Sequence[Probe], batch_size: int, total_steps: int, largest: int | None = None
+    probes: Sequence[Probe], batch_size: int, total_steps: int
 ) -> dict[str, int] | None:
     """The batch size from so many samples on, as `{"0": 16, "12000": 32}`; None: not known.
 
-    At every probe it is the power of two next to the local critical batch size, at most `largest`;
-    a batch size never falls, so neighbours that would make it fall have their weighted mean, with
-    weights by their intervals. Samples are those that the run itself, of `batch_size` samples a
-    step, needed between two probes, by the ratio of steps that decrease = a - c/b gives.
+    At every probe it is the power of two next to the local critical batch size, or an end of the
+    branches' batch sizes, beyond which nothing was measured; a batch size never falls, so
+    neighbours that would make it fall have their weighted mean, with weights by their intervals.
+    Samples are those that the run itself, of `batch_size` samples a step, needed between two
+    probes, by the ratio of steps that decrease = a - c/b gives.
     """
     found = [each for each in probes if each.local_critical_batch is not None]
-    if not found:
+    tried = branch_range(found)
+    if tried is None:
         return None
-    logs = [math.log2(each.local_critical_batch or 1.0) for each in found]
+    low, high = map(math.log2, tried)
+    logs = [min(max(math.log2(each.local_critical_batch or 1.0), low), high) for each in found]
+    allowed = sorted({low, high, *map(float, range(math.ceil(low), math.floor(high) + 1))})
     smooth = _never_falling(logs, [_weight(each) for each in found])
     schedule: dict[str, int] = {}
     samples, sizes = 0.0, 0
     ends = [(one.step + other.step) / 2 for one, other in pairwise(found)]
     edges = [0.0, *ends, float(total_steps)]
     for number, log_size in enumerate(smooth):
-        size = min(2 ** max(0, round(log_size)), largest or 2**62)
+        size = round(2 ** min(allowed, key=lambda each: abs(each - log_size)))
         if size > sizes:
             schedule[str(round(samples))] = sizes = size
         steps = edges[number + 1] - edges[number]
@@ -193,10 +197,22 @@ def suggest_schedule(
     return schedule
 
 
-def schedule_line(schedule: Mapping[str, int]) -> str:
-    """Ready to paste."""
+def branch_range(probes: Sequence[Probe]) -> tuple[int, int] | None:
+    """The smallest and the largest batch size of all branches; None without any."""
+    sizes = [branch["batch_size"] for probe in probes for branch in probe.branches]
+    return (min(sizes), max(sizes)) if sizes else None
+
+
+def schedule_line(schedule: Mapping[str, int], probes: Sequence[Probe]) -> str:
+    """Ready to paste; says where the branches' batch sizes end."""
     pairs = ", ".join(f"{samples}: {size}" for samples, size in schedule.items())
-    return f"batch sizes suggested by its branches (samples: batch size): {{{pairs}}}"
+    line = f"batch sizes suggested by its branches (samples: batch size): {{{pairs}}}"
+    low, high = branch_range(probes) or (0, 0)
+    ends = ((low, "smallest", "smaller"), (high, "largest", "larger"))
+    used = [each for each in ends if each[0] in schedule.values()]
+    notes = [f"{size} is the {which} of its branches: {than} ones may do better"
+             for size, which, than in used]  # fmt: skip
+    return "; ".join([line, *notes])
 
 
 def _ratio_of_steps(pole: float, before: int, after: int) -> float:

@@ -45,6 +45,17 @@ class Course:
             raise NoPredictionError(f"the probes end at a loss of {least:.3g}, above {asked:g}")
         return cls(probes, asked, record.batch_size)
 
+    def unclipped(self) -> "Course":
+        """The run after its last clipped probe; raises if that is too short."""
+        clipped = [at for at, each in enumerate(self.probes) if each.is_clipped]
+        left = self.probes[clipped[-1] + 1 :] if clipped else self.probes
+        if len(left) < FEWEST_PROBES:
+            raise NoPredictionError(
+                f"gradients are clipped at {len(clipped)} of {len(self.probes)} probes, "
+                "of which this knows nothing"
+            )
+        return replace(self, probes=left)
+
     @cached_property
     def loss(self) -> Floats:
         return np.array([each.loss for each in self.probes])

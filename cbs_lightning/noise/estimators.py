@@ -188,3 +188,4 @@ ESTIMATORS: dict[str, Estimator] = {
         metric_b_simple,
     )
 }
+OF_GRADIENTS = ("sign_descent", "b_simple", "metric_b_simple")  # whatever is made of them in steps

@@ -2,11 +2,12 @@
 
 import math
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
 from cbs_lightning.noise.course import Course, NoPredictionError
-from cbs_lightning.noise.estimators import ESTIMATORS, Estimator, b_simple
+from cbs_lightning.noise.estimators import ESTIMATORS, OF_GRADIENTS, Estimator, b_simple
 from cbs_lightning.noise.record import Estimate, NoiseRecord
 
 BEST = "capped_noise_level"  # of `ESTIMATORS`, by the table of docs/prediction.md
@@ -16,13 +17,19 @@ DRAWS = 200  # of errors of measurement
 Z = 1.645  # of a 90 % interval
 
 
-def with_prediction(record: NoiseRecord) -> NoiseRecord:
-    """The record with b* by every estimator at the run's own threshold.
+def at_threshold(record: NoiseRecord, threshold: float) -> NoiseRecord:
+    """The record as the answer to a threshold that is not below its own."""
+    answered = record.threshold == threshold or not record.probes
+    return record if answered else with_prediction(record, threshold)
+
+
+def with_prediction(record: NoiseRecord, threshold: float | None = None) -> NoiseRecord:
+    """The record with b* by every estimator, at the run's own threshold unless one is given.
 
     `critical_batch` is the best estimator's; its interval covers errors of measurement and those
     that its model was found to have.
     """
-    found = predict(record)
+    found = predict(record, threshold)
     best, simple = found[BEST], found[b_simple.__name__]
     return replace(
         record,
@@ -42,29 +49,50 @@ def predict(record: NoiseRecord, threshold: float | None = None) -> dict[str, Es
     Without a value there is a reason.
     """
     try:
-        course = Course.of(record, threshold)
+        whole = _Run(Course.of(record, threshold))
     except NoPredictionError as error:
         return {name: Estimate(None, reason=str(error)) for name in ESTIMATORS}
-    return {name: _estimate(course, name, each) for name, each in ESTIMATORS.items()}
+    try:
+        of_steps: _Run | NoPredictionError = _Run(whole.course.unclipped())
+    except NoPredictionError as error:
+        of_steps = error
+    return {
+        name: _estimate(whole if name in OF_GRADIENTS else of_steps, name) for name in ESTIMATORS
+    }
 
 
-def _estimate(course: Course, name: str, estimator: Estimator) -> Estimate:
+class _Run:
+    """A course, and the same with other errors of measurement."""
+
+    def __init__(self, course: Course) -> None:
+        self.course = course
+
+    @cached_property
+    def drawn(self) -> list[Course]:
+        return list(self.course.redrawn(DRAWS, np.random.default_rng(0)))
+
+
+def _estimate(run: _Run | NoPredictionError, name: str) -> Estimate:
     """The interval of `BEST` is of b*; those of the others are of what they measure."""
     try:
-        value = estimator(course)
+        if isinstance(run, NoPredictionError):
+            raise run
+        value = ESTIMATORS[name](run.course)
     except NoPredictionError as error:
         return Estimate(None, reason=str(error))
-    spread = _spread(course, estimator)
+    spread = _spread(run, ESTIMATORS[name])
     if name == BEST:
         spread = math.hypot(spread, MODEL_ERROR)
+    if not spread:  # nothing that it needs has a known error
+        return Estimate(value)
     factor = math.exp(min(Z * spread, 700.0))
     return Estimate(value, (value / factor, value * factor))
 
 
-def _spread(course: Course, estimator: Estimator) -> float:
+def _spread(run: _Run, estimator: Estimator) -> float:
     """Standard deviation of the logarithm, by errors of measurement."""
     logs = []
-    for drawn in course.redrawn(DRAWS, np.random.default_rng(0)):
+    for drawn in run.drawn:
         try:
             logs.append(math.log(estimator(drawn)))
         except NoPredictionError:
@@ -88,3 +116,18 @@ def prediction_line(record: NoiseRecord) -> str:
     if record.b_simple is None:
         return found
     return f"{found}; B_simple = {record.b_simple:.3g}"
+
+
+def cost_line(record: NoiseRecord) -> str:
+    """For the end of a run: what its probes took, and what BatchNorm saw in them."""
+    cost, made = record.cost, len(record.probes)
+    gradients = cost.in_gradients
+    of_run = sum(each.steps for each in record.probes) * record.batch_size
+    share = f" ({gradients / of_run:.0%} of the run's own {of_run:,.0f})" if of_run else ""
+    line = f"{made} probes took as long as {gradients:,} gradients{share}: {cost.seconds:.3g} s"
+    size = record.probes[0].batch_size if made else None
+    if size is not None:
+        line += f", in batches of {size}"
+        if size < record.batch_size:
+            line += f", which is what BatchNorm saw; the run has {record.batch_size}"
+    return line

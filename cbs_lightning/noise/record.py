@@ -9,6 +9,10 @@ from typing import Any, get_args, get_type_hints
 FILE = "noise.json"
 SCHEMA_VERSION = 1
 
+CLIPPED = 0.9  # share of a gradient that clipping leaves, below which its steps are others
+GRADIENTS_OF_PRODUCT = 5  # that a product with the Hessian takes as long as
+PASSES_OF_GRADIENT = 3  # a gradient goes forward once and back at twice that cost
+
 Interval = tuple[float, float]
 
 
@@ -41,6 +45,9 @@ class Probe:
     metric_l1_noise_scale: float | None = None
     preconditioned_noise_trace: float | None = None  # tr PΣ
     lr: float | None = None  # of the next step
+    clipping: float | None = (
+        None  # the share of a gradient that clipping leaves; None: there is none
+    )
     eta: float | None = None  # η: the learning rate that momentum makes of it in the long run
     a_trial: float | None = None  # by trial steps
     a_trial_se: float | None = None
@@ -70,6 +77,10 @@ class Probe:
     local_critical_batch_reason: str | None = None  # why there is none
 
     @property
+    def is_clipped(self) -> bool:
+        return self.clipping is not None and self.clipping < CLIPPED
+
+    @property
     def step_noise(self) -> float | None:
         """η tr PΣ, by the optimizer's metric or, where it has none, by its own steps."""
         if self.eta is None or self.preconditioned_noise_trace is None:
@@ -86,6 +97,12 @@ class Cost:
     seconds: float = 0.0
     share_of_run: float | None = None  # of the seconds that its training took
     hessian_products: int = 0  # of single samples
+
+    @property
+    def in_gradients(self) -> int:
+        """All of it, as gradients of single samples that take as long."""
+        products = GRADIENTS_OF_PRODUCT * self.hessian_products
+        return round(self.gradients + self.forward_passes / PASSES_OF_GRADIENT + products)
 
 
 @dataclass(frozen=True)
@@ -120,6 +137,7 @@ class NoiseRecord:
     estimators: dict[str, Estimate] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)  # of the probes, as asked for
     notes: list[str] = field(default_factory=list)  # what to know of the measurement
+    shortfall: str | None = None  # why there are fewer probes than were asked for
     schedule: dict[str, int] | None = None  # samples: batch size, as branches suggest it
     theorem: dict[str, Any] | None = None
     schema_version: int = SCHEMA_VERSION

@@ -17,6 +17,7 @@ from cbs_lightning.reporting.prediction_tables import (
     branch_table,
     case_table,
     learning_rate_table,
+    ranges_lines,
     rate_table,
     score_table,
     theorem_table,
@@ -62,9 +63,11 @@ def _text(study: Study, found: Sequence[Case], thresholds: Sequence[float]) -> l
     """All tables that have rows, each below its title."""
     below, above = ([one for one in found if one.overshoots is is_so] for is_so in (False, True))
     runs = study.noise_records.values()
+    closed = [one for one in found if not one.is_open]
     parts = {
         "b* predicted and measured": case_table(found),
         "How good each estimator is": score_table(scores(found)),
+        "Where the measured range has two ends": score_table(scores(closed)),
         "Where a step of the full gradient lowers the loss": score_table(scores(below)),
         "Where it raises the loss": score_table(scores(above)),
         "b* against the learning rate": learning_rate_table(found),
@@ -76,7 +79,7 @@ def _text(study: Study, found: Sequence[Case], thresholds: Sequence[float]) -> l
     for title, table in parts.items():
         if len(table) > EMPTY:
             lines += [f"## {title}", "", *table, ""]
-    return lines
+    return [*ranges_lines(found), "", *lines] if found else lines
 
 
 def _csv(found: Iterable[Case]) -> str:

@@ -39,8 +39,8 @@ def case_table(found: Iterable[Case]) -> list[str]:
 
 def score_table(found: Iterable[Score]) -> list[str]:
     shares = [f"within {most:g}" for most in WITHIN]
-    head = ["estimator", "cases", "none", "median", "worst", *shares, "median to least", "bias",
-            "RMS log"]  # fmt: skip
+    of_least = ["median to least", *(f"{share} of least" for share in shares)]
+    head = ["estimator", "cases", "none", "median", "worst", *shares, *of_least, "bias", "RMS log"]
     rows = [
         [
             each.estimator,
@@ -50,12 +50,30 @@ def score_table(found: Iterable[Score]) -> list[str]:
             f"{each.worst:.1f}",
             *(f"{share:.0%}" for share in each.within),
             f"{each.median_to_least:.2f}",
+            *(f"{share:.0%}" for share in each.within_of_least),
             f"{each.bias:.2f}",
             f"{each.rms:.2f}",
         ]
         for each in found
     ]
     return _table(head, rows)
+
+
+def ranges_lines(found: Sequence[Case]) -> list[str]:
+    """What the factors of a table are to: how many ranges have an open end, where a prediction on
+    that side is not seen to be off."""
+    below = sum(each.interval[0] == 0 for each in found)
+    above = sum(math.isinf(each.interval[1]) for each in found)
+    widened = sum(each.is_widened for each in found)
+    own = [(each.own_interval, each.least) for each in found if each.own_interval is not None]
+    held = sum(low <= least <= high for (low, high), least in own)
+    return [
+        f"- {len(found)} measured ranges (90 % intervals of b*): {below} open below, {above} open "
+        f"above; {widened} widened to the batch size with the least K·b.",
+        "- In an open range no prediction on that side counts as off. `least` is the batch size "
+        "with the least K·b.",
+        f"- The prediction's own 90 % interval holds the least K·b in {held} of {len(own)} cases.",
+    ]
 
 
 def learning_rate_table(found: Iterable[Case]) -> list[str]:
@@ -105,7 +123,8 @@ def branch_table(records: Iterable[NoiseRecord]) -> list[str]:
             head = ["step", "loss", "local b*", "90 % interval", "noise level N", "why none"]
             lines += [f"{record.variant}, b = {record.batch_size}, seed {record.seed}", ""]
             lines += _table(head, rows)
-            lines += ["", schedule_line(record.schedule) if record.schedule else "no schedule", ""]
+            told = schedule_line(record.schedule, record.probes) if record.schedule else None
+            lines += ["", told or "no schedule", ""]
     return lines[:-1]
 
 

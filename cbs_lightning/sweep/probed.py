@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from cbs_lightning.config.identity import run_directory
 from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.errors import ConfigError
+from cbs_lightning.noise.prediction import at_threshold
 from cbs_lightning.noise.record import NoiseRecord
 from cbs_lightning.optim.learning_rate import Scaling
 from cbs_lightning.search.prediction import Prediction
@@ -24,9 +25,12 @@ class Probed:
     cfg: RunConfig
 
     def record(self) -> NoiseRecord | None:
-        """What its probes measured on the way to this threshold, if they already have."""
-        found = read_record(run_directory(self.cfg))
-        return found if found is not None and found.threshold == self.cfg.stop.loss else None
+        """What its probes measured on the way to this threshold or beyond, if they already have,
+        and what that predicts here."""
+        found, threshold = read_record(run_directory(self.cfg)), self.cfg.stop.loss
+        if found is None or found.threshold > threshold:
+            return None
+        return at_threshold(found, threshold)
 
     def prediction(self) -> Prediction | None:
         """The prediction; None if the probes predict nothing."""
@@ -36,9 +40,9 @@ class Probed:
         return Prediction(record.critical_batch, _factor(record))
 
     def gradients(self) -> int:
-        """What the probes cost in gradients; a product with the Hessian counts as one."""
+        """What the probes cost, in gradients."""
         record = self.record()
-        return record.cost.gradients + record.cost.hessian_products if record is not None else 0
+        return record.cost.in_gradients if record is not None else 0
 
     def summary(self) -> str:
         """A sentence with a leading space, or nothing."""

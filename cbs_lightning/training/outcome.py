@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from cbs_lightning.callbacks import TrajectoryRecorder
 from cbs_lightning.callbacks.log_curves import SUFFIX
 from cbs_lightning.callbacks.probes.measure_noise import MeasureNoise
+from cbs_lightning.callbacks.probes.write_events import write_events
 from cbs_lightning.config.identity import config_hash, hyperparameters, run_directory
 from cbs_lightning.config.schema import AUTO, RunConfig, recorded
 from cbs_lightning.files import write_atomically
@@ -26,7 +27,7 @@ from cbs_lightning.results.result import (
     Status,
     answer,
 )
-from cbs_lightning.training.probes import write_record
+from cbs_lightning.training.probes import read_record, write_record
 from cbs_lightning.training.source import Source
 
 
@@ -69,9 +70,12 @@ class Outcome:
         return self.result
 
     def finish_probes(self) -> None:
-        """Write what the probes measured, after the result."""
+        """Write what the probes measured, after the result; what earlier ones did, once more, since
+        readers of event files drop what is older than the latest file of curves."""
         if self.probes is not None:
             write_record(self.directory, self.probes, self.result)
+        elif (record := read_record(self.directory)) is not None:
+            write_events(self.directory, record.probes)
 
     def finish_badly(self, ended: Status) -> Result:
         """Write what can still be written: the device or the disk may have failed."""

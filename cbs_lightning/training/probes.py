@@ -16,16 +16,22 @@ from cbs_lightning.callbacks.probes.theorem import (
     KeepFinalWeights,
     MeasureTheorem,
 )
+from cbs_lightning.callbacks.probes.write_events import write_events
 from cbs_lightning.callbacks.stop_at_threshold import StopAtThreshold
 from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.console import print_line
 from cbs_lightning.files import write_atomically
 from cbs_lightning.noise.branches import schedule_line, suggest_schedule
-from cbs_lightning.noise.prediction import prediction_line, with_prediction
+from cbs_lightning.noise.prediction import (
+    at_threshold,
+    cost_line,
+    prediction_line,
+    with_prediction,
+)
 from cbs_lightning.noise.record import FILE, NoiseRecord
 from cbs_lightning.noise.theorem import theorem_lines, theorem_of
 from cbs_lightning.optim.learning_rate import RateSchedule
-from cbs_lightning.results.result import UNFINISHED, Request, Result
+from cbs_lightning.results.result import UNFINISHED, Result
 
 
 def probes_of(
@@ -39,9 +45,10 @@ def probes_of(
     if not cfg.noise.probes or (cfg.noise.theorem and not reference.exists()):
         return None
     note = partial(_note, title)
-    settings = ProbeSettings(**asdict(cfg.noise))
     theorem = MeasureTheorem(reference) if cfg.noise.theorem else None
-    return MeasureNoise(settings, stop, rates, directory, cfg.seed, cfg.compile, note, theorem)
+    return MeasureNoise(
+        settings_of(cfg), stop, rates, directory, cfg.seed, cfg.compile, note, theorem
+    )
 
 
 def weights_keeper(cfg: RunConfig, directory: Path) -> list[L.Callback]:
@@ -62,14 +69,21 @@ def read_record(directory: Path) -> NoiseRecord | None:
     return None
 
 
-def are_missing(cfg: RunConfig, directory: Path, request: Request) -> bool:
-    """Whether probes are asked for that the run does not have yet."""
+def are_missing(cfg: RunConfig, directory: Path, threshold: float) -> bool:
+    """Whether probes are asked for that the run does not have yet.
+
+    Those on the way to a lower threshold tell of this one too.
+    """
     if not cfg.noise.probes:
         return False
     record = read_record(directory)
-    if record is None or (record.threshold, record.rule) != (request.threshold, request.rule.value):
+    if record is None or record.threshold > threshold:
         return True
-    return record.settings != asdict(ProbeSettings(**asdict(cfg.noise)))
+    return not settings_of(cfg).are_met_by(record.settings)
+
+
+def settings_of(cfg: RunConfig) -> ProbeSettings:
+    return ProbeSettings(**asdict(cfg.noise))
 
 
 def write_record(directory: Path, measured: MeasureNoise, result: Result) -> NoiseRecord | None:
@@ -77,10 +91,12 @@ def write_record(directory: Path, measured: MeasureNoise, result: Result) -> Noi
     if result.ended in UNFINISHED or measured.is_late:
         return None
     record = with_prediction(measured.record(result))
-    steps, most = result.steps or result.steps_run, result.data_size
-    schedule = suggest_schedule(record.probes, result.effective_batch_size, steps, most)
+    steps = result.steps or result.steps_run
+    schedule = suggest_schedule(record.probes, result.effective_batch_size, steps)
     record = replace(record, schedule=schedule, theorem=_theorem(record, measured, result))
     write_atomically(directory / FILE, record.to_json().encode())
+    if record.probes:
+        write_events(directory, record.probes)
     return record
 
 
@@ -95,14 +111,16 @@ def _theorem(record: NoiseRecord, measured: MeasureNoise, result: Result) -> dic
     )  # fmt: skip
 
 
-def summary_lines(directory: Path) -> list[str]:
-    """Lines for the end of a run."""
+def summary_lines(directory: Path, threshold: float) -> list[str]:
+    """Lines for the end of a run to this threshold."""
     record = read_record(directory)
     if record is None:
         return []
-    lines = [prediction_line(record)]
+    lines = [prediction_line(at_threshold(record, threshold)), cost_line(record)]
+    if record.shortfall is not None:
+        lines.append(record.shortfall)
     if record.schedule is not None:
-        lines.append(schedule_line(record.schedule))
+        lines.append(schedule_line(record.schedule, record.probes))
     if record.theorem is not None:
         lines += theorem_lines(record.theorem)
     return lines

@@ -1,7 +1,9 @@
 """Probes for a finished run: it is trained once more, in a folder of its own directory."""
 
+import json
 import shutil
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from cbs_lightning.noise.record import FILE
 from cbs_lightning.results import store
 from cbs_lightning.results.result import UNFINISHED, Request, Run
 from cbs_lightning.results.trajectory import Trajectory
-from cbs_lightning.training.probes import read_record
+from cbs_lightning.training.probes import read_record, settings_of
 from cbs_lightning.training.source import Source
 from cbs_lightning.training.train import train
 
@@ -29,6 +31,7 @@ NOTHING: dict[str, Any] = {
     "b_simple": None, "b_simple_interval": None, "estimators": {}, "theorem": None,
 }  # fmt: skip
 FOLDER = "probes"  # until they are made; a run that was cut off goes on from there
+ASKED = "asked.json"  # which they are
 
 
 def repeat_for_probes(
@@ -41,6 +44,7 @@ def repeat_for_probes(
     directory, title = run_directory(cfg), job.title(run_title(cfg))
     print_line(f"{title}: trained once more for its probes, with the same losses")
     scratch = inside(directory, FOLDER)
+    _begin(scratch, cfg, request)
     again = _as_it_was(cfg, stored, scratch)
     source = Source(again)
     source.prepare()
@@ -65,6 +69,19 @@ def repeat_for_probes(
     write_events(directory, record.probes)
     shutil.rmtree(scratch)
     (directory / FINAL_WEIGHTS).unlink(missing_ok=True)
+
+
+def _begin(scratch: Path, cfg: RunConfig, request: Request) -> None:
+    """Remove what is left of a repeat for other probes: it could not go on to these."""
+    asked = {"settings": asdict(settings_of(cfg)), "threshold": request.threshold,
+             "rule": request.rule.value, "window": request.window}  # fmt: skip
+    text = json.dumps(asked).encode()
+    with suppress(FileNotFoundError):
+        if (scratch / ASKED).read_bytes() == text:
+            return
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    write_atomically(scratch / ASKED, text)
 
 
 def first_difference(one: Trajectory, other: Trajectory) -> int | None:

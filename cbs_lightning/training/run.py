@@ -68,7 +68,7 @@ def run(cfg: RunConfig, job: Job = ALONE) -> Result:
             check_model(cfg, source)
         request = request_for(cfg, source.extent if stored is None else Extent.of(stored.result))
         answered = stored is not None and _is_answer(stored, request, job.sfo_limit)
-        if stored is not None and answered and not are_missing(cfg, directory, request):
+        if stored is not None and answered and not are_missing(cfg, directory, request.threshold):
             return _finished_already(cfg, stored.result, job)
         directory.mkdir(parents=True, exist_ok=True)
         title = job.title(run_title(cfg))
@@ -101,7 +101,7 @@ def _answer(cfg: RunConfig, source: Source, request: Request, job: Job) -> Resul
 def _make_probes(cfg: RunConfig, request: Request, job: Job) -> None:
     """Make the probes that a finished run lacks, by training it once more."""
     directory = run_directory(cfg)
-    if not are_missing(cfg, directory, request):
+    if not are_missing(cfg, directory, request.threshold):
         return
     stored = store.read_run(directory)
     if stored.result.ended not in UNFINISHED:
@@ -110,7 +110,7 @@ def _make_probes(cfg: RunConfig, request: Request, job: Job) -> None:
 
 
 def _print_prediction(cfg: RunConfig, job: Job) -> None:
-    for line in summary_lines(run_directory(cfg)) if cfg.noise.probes else ():
+    for line in summary_lines(run_directory(cfg), cfg.stop.loss) if cfg.noise.probes else ():
         print_line(f"{job.title(run_title(cfg))}: {line}")
 
 
@@ -160,7 +160,7 @@ def known_already(cfg: RunConfig, job: Job = ALONE, *, quiet: bool = False) -> R
     request = request_for(cfg, Extent.of(stored.result))
     if not _is_answer(stored, request, job.sfo_limit):
         return None
-    if are_missing(cfg, run_directory(cfg), request):
+    if are_missing(cfg, run_directory(cfg), request.threshold):
         return None
     return stored.result if quiet else _finished_already(cfg, stored.result, job)
 

@@ -14,7 +14,6 @@ The gradient that v follows has noise itself, as that of a batch of N samples: a
 
 import math
 from collections.abc import Callable
-from itertools import cycle, islice
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -25,8 +24,7 @@ from cbs_lightning.callbacks.probes.preconditioner import Metric
 from cbs_lightning.models.out_of_memory import is_out_of_memory
 
 FEWEST_GROUPS = 3  # one to measure the loss on, two for a step and its noise
-PRODUCT_SAMPLES = 128  # that the Hessian is of: a product costs five gradients or more
-PAIRS_PER_GROUP = 2  # of trial steps, before the loss is measured on another group
+PRODUCT_SAMPLES = 96  # that the Hessian is of: a product costs five gradients or more
 
 
 def measure_curvature(
@@ -59,7 +57,8 @@ class Part(NamedTuple):
 
     group: int
     step: Tensor  # v
-    noise: list[Tensor]  # δ, by the other groups
+    noise: Tensor  # δ, by one of them
+    step_samples: int  # N, of the gradient that v follows
 
 
 class Curvature:
@@ -73,64 +72,73 @@ class Curvature:
         self.metric = metric
         self.batch_size = batch_size
         self.means = sums.group_means()
-        self.group_samples = sums.per_group * sums.batch_size
-        self.step_samples = self.group_samples * (sums.groups - 1)  # N
 
     def by_trial_steps(self, pairs: int) -> dict[str, float | None]:
-        beyond, excess = [], []
-        for start in range(0, pairs, PAIRS_PER_GROUP):
-            part = self._part(start // PAIRS_PER_GROUP)
+        """Every pair on another group, so that they scatter as repeated probes do."""
+        beyond, excess, samples = [], [], []
+        for number in range(pairs):
+            part = self._part(number)
             here, stepped = self._loss_here(part.group), self._loss_at(part, -part.step)
             beyond.append(stepped - here + float(self.means[part.group] @ part.step))
-            for noise in islice(cycle(part.noise), min(PAIRS_PER_GROUP, pairs - start)):
-                up, down = (self._loss_at(part, sign * noise - part.step) for sign in (1, -1))
-                excess.append((up + down) / 2 - stepped)
+            up, down = (self._loss_at(part, sign * part.noise - part.step) for sign in (1, -1))
+            excess.append((up + down) / 2 - stepped)
+            samples.append(part.step_samples)
         self.objective.move(None)
-        return self._named("trial", beyond, excess)
+        return self._named("trial", beyond, excess, sum(samples) / len(samples))
 
     def by_hessian_products(self, products: int) -> dict[str, float | None]:
-        """One along the step, the others along noise, all on a part of one group."""
+        """One along the step, on a part of one group; the others along noise, each on another."""
         part = self._part(0)
-        vectors = [part.step, *islice(cycle(part.noise), products - 1)]
+        along, *across = self._products(part, [part.step, part.noise])
+        for number in range(1, products - 1):
+            part = self._part(number)
+            across += self._products(part, [part.noise])
+        return self._named("hvp", [along], across, self._part(0).step_samples)
+
+    def _products(self, part: Part, vectors: list[Tensor]) -> list[float]:
+        """½vᵀHv of each."""
         totals = [0.0] * len(vectors)
-        batches = self._batches(part.group)[: max(1, PRODUCT_SAMPLES // self.sums.batch_size)]
+        batches = self.sums.members[part.group][: max(1, PRODUCT_SAMPLES // self.sums.batch_size)]
         for number in batches:
             found = self.objective.curvatures(number, vectors, PRODUCT_SAMPLES)
             for index, each in enumerate(found):
                 totals[index] += each / len(batches) / 2
-        return self._named("hvp", totals[:1], totals[1:])
+        return totals
 
     def _part(self, number: int) -> Part:
-        """Another group for every number; noise of those that follow it."""
-        groups = self.sums.groups
+        """Another group for every number; noise of one that follows it."""
+        sums, groups = self.sums, self.sums.groups
         group = number % groups
-        others = [self.means[(group + each) % groups] for each in range(1, groups)]
-        mean = (self.sums.mean * groups - self.means[group]) / (groups - 1)
+        noisy = (group + 1 + number // groups % (groups - 1)) % groups
+        own, samples = sums.samples_of(group), sums.batches * sums.batch_size
+        others = samples - own
+        mean = (sums.mean * samples - self.means[group] * own) / others
         step = self.metric.eta * self.metric.scale
         # Noise about a mean of which it is part is too small; and it is to be that of b samples.
-        size = math.sqrt(len(others) / (len(others) - 1) * self.group_samples / self.batch_size)
-        return Part(group, step * mean, [size * step * (each - mean) for each in others])
-
-    def _batches(self, group: int) -> range:
-        return range(group * self.sums.per_group, (group + 1) * self.sums.per_group)
+        variance = 1 / sums.samples_of(noisy) - 1 / others
+        size = math.sqrt(1 / self.batch_size / variance)
+        return Part(group, step * mean, size * step * (self.means[noisy] - mean), others)
 
     def _loss_here(self, group: int) -> float:
-        return sum(self.sums.losses[each] for each in self._batches(group)) / self.sums.per_group
+        losses = [self.sums.losses[each] for each in self.sums.members[group]]
+        return sum(losses) / len(losses)
 
     def _loss_at(self, part: Part, displacement: Tensor) -> float:
         self.objective.move(displacement)
-        losses = [self.objective.loss(number) for number in self._batches(part.group)]
+        losses = [self.objective.loss(number) for number in self.sums.members[part.group]]
         return sum(losses) / len(losses)
 
-    def _named(self, way: str, beyond: list[float], excess: list[float]) -> dict[str, float | None]:
+    def _named(
+        self, way: str, beyond: list[float], excess: list[float], step_samples: float
+    ) -> dict[str, float | None]:
         """`beyond` the first order, what a step adds to the loss; `excess` of it by noise."""
         scales = self.sums.statistics
         first, first_se = (scales[f"metric_gradient_norm2{end}"] for end in ("", "_se"))
         c, c_se = (_scaled(each, self.batch_size) for each in mean_and_error(excess))
         more, more_se = mean_and_error(beyond)
         assert c is not None and more is not None
-        a = self.metric.eta * first - more + c / self.step_samples
-        errors = (_scaled(first_se, self.metric.eta), more_se, _scaled(c_se, 1 / self.step_samples))
+        a = self.metric.eta * first - more + c / step_samples
+        errors = (_scaled(first_se, self.metric.eta), more_se, _scaled(c_se, 1 / step_samples))
         a_se = math.hypot(*(each for each in errors if each is not None)) if first_se else None
         return {f"a_{way}": a, f"a_{way}_se": a_se, f"c_{way}": c, f"c_{way}_se": c_se}
 

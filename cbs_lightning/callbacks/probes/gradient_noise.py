@@ -6,11 +6,13 @@ from typing import Any, NamedTuple
 import lightning as L
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
+from cbs_lightning.callbacks.loaders import data_size
 from cbs_lightning.callbacks.probes.gradients import Jackknife, Moments, log_ratio
 from cbs_lightning.callbacks.probes.objective import Objective, sliced
-from cbs_lightning.callbacks.probes.state import unchanged
+from cbs_lightning.callbacks.probes.state import cannot_restore, unchanged
 from cbs_lightning.callbacks.recorder import CountSamples, length_of_first_tensor
 
 BLOCKS = 10  # of measurements, at most, to leave out one at a time
@@ -33,6 +35,10 @@ class GradientNoise(L.Callback):
     `slices` of a batch beside the step, for as much time as a step. With BatchNorm those are of
     batches of the slices' size. Means are over the latest `window` measured steps. They are logged
     as `gradient_norm2`, `noise_trace` and `b_simple`.
+
+    Slices of one batch are different samples of a finite set, which makes g·g of two of them too
+    small by tr Σ/n in the mean. That is added where the loader knows its number of samples n,
+    unless it draws with replacement: G is then the gradient of all n samples.
 
     Args:
         every: steps from one measurement to the next.
@@ -72,8 +78,8 @@ class GradientNoise(L.Callback):
         for name, value, least in (
             ("every", every, 1), ("window", window, 1), ("slices", slices, 2),
         ):  # fmt: skip
-            if value < least:
-                raise ValueError(f"{name} must be at least {least}, not {value}")
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ValueError(f"{name} must be a whole number >= {least}, not {value!r}")
         self.every = every
         self.slices = slices
         self.count_samples = count_samples or length_of_first_tensor
@@ -83,6 +89,7 @@ class GradientNoise(L.Callback):
         self._sum: Tensor | None = None  # of their gradients
         self._samples = 0  # of the micro-batch at hand
         self._step = 0  # that it is part of
+        self._population: int | None = None  # samples that are drawn from without replacement
 
     @property
     def gradient_norm2(self) -> float | None:
@@ -123,6 +130,7 @@ class GradientNoise(L.Callback):
             raise MisconfigurationException(
                 f"GradientNoise needs one device, not {trainer.world_size}"
             )
+        self._population = _population(trainer.train_dataloader)
 
     def on_train_batch_start(
         self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int
@@ -164,7 +172,9 @@ class GradientNoise(L.Callback):
         if size == 0:
             return
         parts = [sliced(batch, self._samples, at * size, size) for at in range(self.slices)]
-        with unchanged(trainer, module):
+        with unchanged(trainer, module) as lost:
+            if lost and not self.measured:
+                rank_zero_warn(cannot_restore(lost))
             step = trainer.global_step
             objective = Objective(trainer, module, size, None, seed=0, step=step, kept=parts)
             rows = [objective.gradient(number)[1] for number in range(self.slices)]
@@ -174,11 +184,26 @@ class GradientNoise(L.Callback):
 
     def _add(self, trainer: L.Trainer, found: Moments) -> None:
         self.measured += 1
-        self._latest.append(Measurement(trainer.global_step, found.norm2, found.noise_trace))
+        norm2 = found.norm2
+        if self._population is not None:
+            norm2 += found.noise_trace / self._population
+        self._latest.append(Measurement(trainer.global_step, norm2, found.noise_trace))
         names = ("gradient_norm2", "noise_trace", "b_simple")
         values = {name: value for name in names if (value := getattr(self, name)) is not None}
         for logger in trainer.loggers:
             logger.log_metrics(values, step=trainer.global_step)
+
+
+def _population(loader: Any) -> int | None:
+    """None where it is not known, or where samples are drawn from it with replacement."""
+    own = getattr(loader, "sampler", None)
+    replaces = getattr(loader, "replacement", False) or getattr(own, "replacement", False)
+    if replaces:
+        return None
+    try:
+        return len(own)  # type: ignore[arg-type]  # a part of the data set, for some samplers
+    except (TypeError, NotImplementedError):
+        return data_size(loader)
 
 
 def _gradient(module: L.LightningModule) -> Tensor:

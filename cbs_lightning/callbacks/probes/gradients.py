@@ -8,29 +8,33 @@ pairs i ≠ j. Standard errors and intervals are from leaving out one group of b
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import torch
+from scipy.special import stdtrit
 from torch import Tensor
 
 GROUPS = 10  # of batches, at most, to leave out one at a time
-LEVEL_Z = 1.645  # of a 90 % interval
+LEVEL = 0.9  # of intervals
 
 
 class GradientSums:
     """Takes gradients, in rows, of batches of `batch_size` samples.
 
     `scale` is the optimizer's metric P, a factor per weight; None: it is not known. Batches are
-    summed up in at most `GROUPS` groups of equal size, so memory does not grow with their number.
+    summed up in at most `GROUPS` groups, as even as can be, so memory does not grow with their
+    number.
     """
 
     def __init__(self, batches: int, batch_size: int, scale: Tensor | None = None) -> None:
         if batches < 2:
             raise ValueError(f"gradients of at least 2 batches are needed, not of {batches}")
         self.batch_size = batch_size
+        self.batches = batches
         self.groups = min(GROUPS, batches)
-        self.per_group = batches // self.groups
-        self.batches = self.groups * self.per_group
+        edges = [group * batches // self.groups for group in range(self.groups + 1)]
+        self.members = [range(start, end) for start, end in pairwise(edges)]  # batches, by group
         self.scale = scale
         self.losses: list[float] = []
         self._sums: list[Tensor] = []  # of gradients, by group
@@ -42,7 +46,7 @@ class GradientSums:
     def add(self, loss: float, gradient: Tensor) -> None:
         if self._first is None or self._spread is None:
             self._first, self._spread = gradient.clone(), torch.zeros_like(gradient)
-        if self._added % self.per_group == 0:
+        if self._added == self.members[len(self._sums) - 1].stop or not self._sums:
             self._sums.append(torch.zeros_like(gradient))
             self._squares.append((0.0, 0.0))
         self._added += 1
@@ -59,7 +63,10 @@ class GradientSums:
         return torch.stack(self._sums).sum(0) / self.batches
 
     def group_means(self) -> list[Tensor]:
-        return [each / self.per_group for each in self._sums]
+        return [each / len(batches) for each, batches in zip(self._sums, self.members, strict=True)]
+
+    def samples_of(self, group: int) -> int:
+        return len(self.members[group]) * self.batch_size
 
     @cached_property
     def deviations(self) -> Tensor:
@@ -108,16 +115,15 @@ class GradientSums:
         products = (rows if scale is None else rows * scale) @ rows.T
         of_total, with_total = float(products.sum()), products.sum(1).tolist()
         own = products.diagonal().tolist()
-        fewer = self.batches - self.per_group
         left = [
             Moments.of(
                 of_total - 2 * with_total[at] + own[at],
                 sum(squares) - squares[at],
-                fewer,
+                self.batches - len(members),
                 self.batch_size,
             )
-            for at in range(self.groups)
-            if fewer > 1
+            for at, members in enumerate(self.members)
+            if self.batches - len(members) > 1
         ]
         return Moments.of(of_total, sum(squares), self.batches, self.batch_size), left
 
@@ -148,6 +154,7 @@ class Jackknife:
     """The standard error of a value, from what it is with each group left out; None: not known."""
 
     se: float | None
+    groups: int = 0
 
     @classmethod
     def of(cls, left: list[float]) -> "Jackknife":
@@ -155,13 +162,14 @@ class Jackknife:
             return cls(None)
         mean = sum(left) / len(left)
         spread = sum((each - mean) ** 2 for each in left)
-        return cls(math.sqrt(spread * (len(left) - 1) / len(left)))
+        return cls(math.sqrt(spread * (len(left) - 1) / len(left)), len(left))
 
     def interval_around(self, value: float | None) -> tuple[float, float] | None:
-        """90 %, of a value whose logarithm this is of."""
+        """90 %, of a value whose logarithm this is of, by Student's distribution."""
         if value is None or value <= 0 or self.se is None:
             return None
-        factor = math.exp(min(LEVEL_Z * self.se, 700.0))
+        wide = float(stdtrit(self.groups - 1, (1 + LEVEL) / 2))
+        factor = math.exp(min(wide * self.se, 700.0))
         return value / factor, value * factor
 
 

@@ -10,20 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import numpy as np
 import torch
+from torch import Tensor
 
 from cbs_lightning.callbacks.loaders import data_size
 from cbs_lightning.callbacks.probes.branches import Branches, branch_sizes
 from cbs_lightning.callbacks.probes.measurement import ProbeSettings, measure
 from cbs_lightning.callbacks.probes.objective import Objective, samples_freely
-from cbs_lightning.callbacks.probes.schedule import (
-    latest_reading,
-    levels,
-    passed,
-    reading_rule,
-    steps_stood_for,
-)
-from cbs_lightning.callbacks.probes.state import unchanged
+from cbs_lightning.callbacks.probes.schedule import Descent, reading_rule, steps_stood_for
+from cbs_lightning.callbacks.probes.state import cannot_restore, unchanged
 from cbs_lightning.callbacks.probes.theorem import MeasureTheorem
 from cbs_lightning.callbacks.probes.write_events import write_events
 from cbs_lightning.callbacks.stop_at_threshold import StopAtThreshold
@@ -33,7 +29,7 @@ from cbs_lightning.models.out_of_memory import is_out_of_memory
 from cbs_lightning.noise.branches import with_local_fit
 from cbs_lightning.noise.record import Cost, NoiseRecord, Probe
 from cbs_lightning.optim.learning_rate import RateSchedule
-from cbs_lightning.results.result import Result
+from cbs_lightning.results.result import Result, Status
 from cbs_lightning.results.trajectory import Rule
 
 HALVINGS = 3  # of a slice, where memory is short, before a probe is left out
@@ -43,7 +39,8 @@ class MeasureNoise(L.Callback):
     """Measures |G|², tr Σ, noise scales, a and c whenever the loss passes one of its levels.
 
     The levels are evenly spaced in log loss between the first reading and the threshold; a reading
-    is the mean over the latest samples. To stand after `stop` among the callbacks.
+    is the mean over the latest samples. As long as probes are left to make, it looks at the loss of
+    every step, for which a GPU has to wait. To stand after `stop` among the callbacks.
 
     Args:
         settings: how often and how much to measure.
@@ -79,30 +76,34 @@ class MeasureNoise(L.Callback):
         self.notes: list[str] = []
         self.cost = Cost()
         self.is_late = False  # the run began without probes
+        self._descent: Descent | None = None
         self._rule: Rule | None = None
-        self._levels: list[float] | None = None
-        self._passed = 0
-        self._looked = 0
+        self._loaded: dict[str, Any] | None = None
         self._kept: deque[Any] = deque(maxlen=0)
         self._obstacle: str | None = None
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         assert self.stop.batch_size is not None
-        size = data_size(trainer.train_dataloader)
-        self._rule = reading_rule(size, self.stop.rule)
-        self._looked = trainer.global_step
-        self.is_late = trainer.global_step > 0 and self._levels is None
-        if self._levels is None:
-            self._levels = []
+        self._rule = reading_rule(data_size(trainer.train_dataloader), self.stop.rule)
+        self._descent = Descent(self.stop.threshold, self._rule.window, self.settings.probes)
+        self._descent.resume(self.stop.recorder.trajectory)
+        if self._loaded is not None:
+            self._descent.load_state_dict(self._loaded)
+        self.is_late = trainer.global_step > 0 and self._loaded is None
         if self.theorem is not None:
             self.theorem.attach(module, trainer.optimizers[0])
-        own_loop = isinstance(module, Classifier)
-        if not (own_loop or module.automatic_optimization):
+        if not (isinstance(module, Classifier) or module.automatic_optimization):
             self._obstacle = "under manual optimization a module takes its gradients itself"
             self._note(f"no probes: {self._obstacle}")
         if not samples_freely(trainer.train_dataloader):
             self._kept = deque(maxlen=max(3, self.settings.samples // self.stop.batch_size))
             self._note("gradients are of the batches that were trained last: the data is a stream")
+        if isinstance(module, Classifier) and self._is_watching:
+            module.step_listener = partial(self._after_step, trainer, module)
+
+    def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if isinstance(module, Classifier):
+            module.step_listener = None
 
     def on_train_batch_end(
         self,
@@ -112,34 +113,42 @@ class MeasureNoise(L.Callback):
         batch: Any = None,
         batch_idx: int = 0,
     ) -> None:
+        """Look at the steps that were not seen one by one."""
         recorder = self.stop.recorder
         if self._kept.maxlen and recorder.count_samples(batch) == self.stop.batch_size:
             self._kept.append(batch)
-        if trainer.strategy.root_device.type == "cpu" and recorder.is_between_steps:
-            recorder.fetch()
-        trajectory = recorder.trajectory
-        steps, looked = len(trajectory), self._looked
-        # On a GPU only where `stop` has looked: a resumed run is probed after the same steps.
-        if steps != trainer.global_step or steps <= looked or self.stop.status is not None:
+        if not (self._is_watching and recorder.is_between_steps):
             return
-        self._looked = steps
-        assert self._rule is not None
-        reading = latest_reading(trajectory, self._rule)
-        if reading is None or self.is_late or self._obstacle is not None:
+        recorder.fetch()
+        assert self._descent is not None
+        latest = recorder.trajectory[self._descent.steps :]
+        for loss, size in zip(latest.loss.tolist(), latest.size.tolist(), strict=True):
+            self._descent.add(loss, size)
+        if len(latest) and self._descent.is_due():
+            self._probe(trainer, module)
+
+    def _after_step(
+        self, trainer: L.Trainer, module: L.LightningModule, loss: Tensor, size: int
+    ) -> None:
+        """In the middle of a chunk."""
+        if not self._is_watching:
             return
-        if not self._levels:
-            self._levels = levels(reading.loss, self.stop.threshold, self.settings.probes)
-        number = passed(reading.loss, self._levels)
-        if number > self._passed:
-            self._passed = number
-            self._probe(trainer, module, steps, reading.samples, reading.loss)
+        assert self._descent is not None
+        self._descent.add(float(np.float32(loss.item())), size)
+        if self._descent.is_due():
+            self._probe(trainer, module)
+
+    @property
+    def _is_watching(self) -> bool:
+        descent = self._descent
+        may = descent is not None and not descent.is_over
+        return may and not self.is_late and self._obstacle is None
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "settings": asdict(self.settings),
             "threshold": self.stop.threshold,
-            "levels": self._levels or [],
-            "passed": self._passed,
+            "descent": self._descent.state_dict() if self._descent is not None else None,
             "probes": [asdict(each) for each in self.probes],
             "notes": self.notes,
             "cost": asdict(self.cost),
@@ -148,10 +157,12 @@ class MeasureNoise(L.Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Probes on the way to another threshold, or other ones, are not what is asked for."""
-        same = state_dict["settings"] == asdict(self.settings)
-        if not same or state_dict["threshold"] != self.stop.threshold:
+        met = self.settings.are_met_by(state_dict["settings"])
+        if not met or state_dict["threshold"] != self.stop.threshold:
             return
-        self._levels, self._passed = list(state_dict["levels"]), state_dict["passed"]
+        self._loaded = state_dict.get("descent")  # None in a checkpoint of an earlier version
+        if self._loaded is None:
+            return
         self.probes = [Probe(**each) for each in state_dict["probes"]]
         self.notes, self.cost = list(state_dict["notes"]), Cost(**state_dict["cost"])
         if self.theorem is not None:
@@ -184,26 +195,40 @@ class MeasureNoise(L.Callback):
                 self.cost, share_of_run=self.cost.seconds / seconds if seconds > 0 else None
             ),
             settings=asdict(self.settings),
-            notes=[*self.notes, *self._missed()],
+            notes=self.notes,
+            shortfall=self._shortfall(result),
         )
 
-    def _missed(self) -> list[str]:
-        """In a short run the loss passes several levels between two looks."""
-        missed = self._passed - len(self.probes)
-        return [f"{missed} levels of loss were passed without a probe"] if missed > 0 else []
+    def _shortfall(self, result: Result) -> str | None:
+        """Why there are fewer probes than were asked for, and what to do."""
+        made, asked, descent = len(self.probes), self.settings.probes, self._descent
+        if made >= asked or self._obstacle is not None or descent is None:
+            return None
+        if descent.first is None:
+            why = f"the run ended before a first reading of its loss, over {descent.window} samples"
+            advice = "a smaller stop.window, or a longer run"
+        elif descent.left == 0:
+            why, advice = "the others were left out", "see the lines above"
+        elif result.status is not Status.REACHED:
+            why = f"the run ended above a loss of {descent.threshold:g}"
+            advice = "a larger budget, or a higher stop.loss"
+        else:
+            why = "the loss fell past several of their levels in one step"
+            advice = "more noise.probes, a smaller stop.window or batch_size, a lower stop.loss"
+        return f"{made} of {asked} probes were made: {why}; what helps: {advice}"
 
-    def _probe(
-        self, trainer: L.Trainer, module: L.LightningModule, step: int, samples: int, loss: float
-    ) -> None:
-        self.stop.recorder.pause()
-        started = time.perf_counter()
-        blank = Probe(step=step, samples=samples, loss=loss, steps=0)
-        if self.theorem is not None:
-            self.theorem.paused = True
-        found = self._measured_in_memory(trainer, module, blank)
-        if self.theorem is not None:
-            self.theorem.paused = False
-        seconds = time.perf_counter() - started
+    def _probe(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        descent = self._descent
+        assert descent is not None and descent.reading is not None
+        blank = Probe(step=descent.steps, samples=descent.samples, loss=descent.reading, steps=0)
+        with self.stop.recorder.paused():
+            started = time.perf_counter()
+            if self.theorem is not None:
+                self.theorem.paused = True
+            found = self._measured_in_memory(trainer, module, blank)
+            if self.theorem is not None:
+                self.theorem.paused = False
+            seconds = time.perf_counter() - started
         self.cost = replace(self.cost, seconds=self.cost.seconds + seconds)
         if found is not None:
             self.probes.append(found)
@@ -221,7 +246,9 @@ class MeasureNoise(L.Callback):
         slice_size = _slice_size(trainer, module)
         for _ in range(HALVINGS + 1):
             try:
-                with unchanged(trainer, module), uncompiled(self.compiled):
+                with unchanged(trainer, module) as lost, uncompiled(self.compiled):
+                    if lost:
+                        self._note(cannot_restore(lost))
                     return self._measured(trainer, module, blank, slice_size)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):

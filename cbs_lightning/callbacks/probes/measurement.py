@@ -1,17 +1,25 @@
 """One probe: what is measured at the weights of one moment, and how much of it."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch.optim import Optimizer
 
+from cbs_lightning.callbacks.probes.clipping import share_left
 from cbs_lightning.callbacks.probes.curvature import FEWEST_GROUPS, measure_curvature
 from cbs_lightning.callbacks.probes.gradients import GradientSums
 from cbs_lightning.callbacks.probes.objective import Objective
 from cbs_lightning.callbacks.probes.own_steps import measure_own_steps
 from cbs_lightning.callbacks.probes.preconditioner import metric_of
+from cbs_lightning.noise.record import CLIPPED
 
+# What is measured besides gradients, and the settings that matter only then.
+SWITCHES = {
+    "curvature": ("trials", "products"),
+    "branches": ("branch_steps", "branch_factors", "branch_repeats"),
+    "theorem": (),
+}
 FEWEST_BATCHES = 4  # that the samples of a probe make where nothing else is asked for
 
 
@@ -31,10 +39,23 @@ class ProbeSettings:
     branch_repeats: int = 2
     theorem: bool = False
 
+    def are_met_by(self, made: Mapping[str, Any]) -> bool:
+        """Whether probes with the settings `made` have measured all that these ask for."""
+        asked = asdict(self)
+        for switch, own in SWITCHES.items():
+            if not asked[switch]:
+                for name in (switch, *own):
+                    del asked[name]
+        return all(made.get(name) == _plain(value) for name, value in asked.items())
+
     def batches_of(self, run_batch_size: int) -> tuple[int, int]:
         """How many batches, and the samples of each, in a run with this batch size."""
         size = self.batch_size or min(run_batch_size, max(1, self.samples // FEWEST_BATCHES))
         return max(2, self.samples // size), size
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def measure(
@@ -71,6 +92,12 @@ def measure(
     found = dict(sums.statistics)
     lr = optimizer.param_groups[0].get("lr")
     found["lr"] = float(lr) * rate_factor if lr is not None else None
+    found["clipping"] = left = share_left(objective, optimizer, sums, run_batch_size)
+    if left is not None and left < CLIPPED:
+        note("gradients are clipped: what steps gain, and their noise, is not measured there")
+        return found
+    if left is not None and left < 1:
+        note(f"gradients are clipped by up to {1 - CLIPPED:.0%}, which is not counted")
     if metric is not None:
         found["eta"] = metric.eta
     if not settings.curvature:

@@ -19,8 +19,8 @@ from cbs_lightning.data.loader import InMemoryLoader
 from cbs_lightning.data.repeatable import RepeatableLoader
 from cbs_lightning.data.seeds import generator, seed_of
 from cbs_lightning.models import Classifier
-from cbs_lightning.noise.record import Cost
 
+REFUSES_SECOND = "torch::autograd::Error"  # the name of a node of torch's graphs
 PROBES = 3  # beside orders, augmentation and workers: what probes draw of the run's seed
 
 
@@ -59,7 +59,7 @@ class Objective:
     def __post_init__(self) -> None:
         self.parameters = [each for each in self.module.parameters() if each.requires_grad]
         self._before = [each.detach().clone() for each in self.parameters]
-        self._chunked = isinstance(self.module, Classifier) and not (
+        self.is_chunked = isinstance(self.module, Classifier) and not (
             self.module.automatic_optimization
         )
 
@@ -83,7 +83,7 @@ class Objective:
         for part, share in self._parts(number):
             with torch.enable_grad():
                 value = self._loss(part) * share
-                if self._chunked:
+                if self.is_chunked:
                     torch.autograd.backward(value)
                 else:
                     self.module.backward(value)
@@ -109,6 +109,7 @@ class Objective:
                 value, self.parameters, create_graph=True, allow_unused=True
             )
             used = [(each, at) for at, each in enumerate(found) if each is not None]
+            _require_second_derivatives([each for each, _ in used])
             totals = []
             for vector in vectors:
                 split = self.split(vector)
@@ -141,13 +142,12 @@ class Objective:
         pairs = zip(self.parameters, self._before, strict=True)
         return self._row([parameter.detach() - before for parameter, before in pairs])
 
-    def cost(self, seconds: float) -> Cost:
-        return Cost(
-            self.gradients, self.forward_passes, seconds, hessian_products=self.hessian_products
-        )
+    def gradients_row(self) -> Tensor:
+        """Those that the parameters have now, in one row."""
+        return self._row([parameter.grad for parameter in self.parameters])
 
     def _loss(self, part: Any) -> Tensor:
-        if self._chunked:
+        if self.is_chunked:
             images, labels = part
             return cross_entropy(self.module.net(images), labels)
         with self._precision():
@@ -195,6 +195,20 @@ class Objective:
                 for each, parameter in zip(tensors, self.parameters, strict=True)
             ]
         )
+
+
+def _require_second_derivatives(gradients: Sequence[Tensor]) -> None:
+    """Raise where they depend on the weights by a function whose backward pass is marked with
+    `once_differentiable`: torch would take it for a constant, and say nothing."""
+    left, seen = [each.grad_fn for each in gradients], set()
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        if node.name() == REFUSES_SECOND:
+            raise NotImplementedError("a function of the net is marked with once_differentiable")
+        seen.add(node)
+        left.extend(before for before, _ in node.next_functions)
 
 
 def _share(start: int, size: int, whole: int) -> float:

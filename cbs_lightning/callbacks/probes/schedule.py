@@ -1,19 +1,15 @@
 """When a run is probed, and how many of its steps each probe stands for."""
 
 import math
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
-from cbs_lightning.results.trajectory import (
-    Reading,
-    Readings,
-    Rule,
-    RuleName,
-    Trajectory,
-    last_reading,
-)
+from cbs_lightning.results.trajectory import Readings, Rule, RuleName, Trajectory
 
 READING_SAMPLES = 512  # of a loss to compare with levels, which are some 20 % apart
 
@@ -29,20 +25,88 @@ def reading_rule(data_size: int | None, stop: Rule) -> Rule:
     return Rule(RuleName.WINDOW, stop.steps_per_epoch, min(windows))
 
 
-def levels(first: float, threshold: float, number: int) -> list[float]:
-    """The middles of as many equal intervals of log loss between a first reading and a threshold.
+@dataclass
+class Descent:
+    """The fall of a run's loss to its threshold, on which `number` probes are to be made.
 
-    >>> [round(level, 3) for level in levels(1.0, 0.01, 2)]
-    [0.316, 0.032]
+    They are due at the middles of as many equal intervals of log loss between the first reading,
+    which is a mean over the latest `window` samples, and the threshold. Where a step passes several
+    at once, those that are left are spread over the rest of the way.
     """
-    if not threshold < first < math.inf:
-        return []
-    return [first * (threshold / first) ** ((each + 0.5) / number) for each in range(number)]
 
+    threshold: float
+    window: int
+    number: int
+    first: float | None = None  # reading; None: there was none yet
+    left: int = field(init=False)  # probes that are still to be made
+    level: float | None = field(init=False, default=None)  # at which the next one is due
+    steps: int = field(init=False, default=0)
+    samples: int = field(init=False, default=0)
 
-def passed(reading: float, all_levels: Sequence[float]) -> int:
-    """How many levels, which fall, a loss is at or below."""
-    return sum(reading <= level for level in all_levels)
+    def __post_init__(self) -> None:
+        self.left = self.number
+        self._latest: deque[tuple[float, int]] = deque()  # losses and sizes of the latest steps
+        self._total = 0  # samples of them
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no probe can become due any more."""
+        return self.left == 0 or (self.first is not None and self.level is None)
+
+    @property
+    def reading(self) -> float | None:
+        """The mean over the fewest latest steps that have `window` samples."""
+        if self._total < self.window:
+            return None
+        return math.fsum(loss * size for loss, size in self._latest) / self._total
+
+    def resume(self, trajectory: Trajectory) -> None:
+        """Go on after these steps."""
+        sizes = trajectory.size.tolist()
+        self.steps, self.samples = len(sizes), sum(sizes)
+        start, total = len(sizes), 0
+        while start and total < self.window:
+            start -= 1
+            total += sizes[start]
+        self._latest.extend(zip(trajectory.loss[start:].tolist(), sizes[start:], strict=True))
+        self._total = total
+
+    def add(self, loss: float, size: int) -> None:
+        """Another step of the run."""
+        self.steps += 1
+        self.samples += size
+        self._latest.append((loss, size))
+        self._total += size
+        while self._total - self._latest[0][1] >= self.window:
+            self._total -= self._latest.popleft()[1]
+
+    def is_due(self) -> bool:
+        """Whether to probe after the latest step; the next probe is then due further down."""
+        reading = self.reading
+        if reading is None or self.is_over:
+            return False
+        if self.first is None:
+            self.first = reading
+            self.level = self._next(reading, self.number)
+        if self.level is None or not reading <= self.level:
+            return False
+        self.left -= 1
+        self.level = self._next(reading, self.left + 0.5)
+        return True
+
+    def _next(self, reading: float, intervals: float) -> float | None:
+        """Below a reading, with so many equal intervals to the threshold; after the first reading
+        it is half an interval away."""
+        if not self.threshold < reading < math.inf:
+            return None
+        share = (1.0 if self.left < self.number else 0.5) / intervals
+        return reading * float((self.threshold / reading) ** share)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"first": self.first, "left": self.left, "level": self.level}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.first, self.left, self.level = state["first"], state["left"], state["level"]
 
 
 def steps_stood_for(
@@ -64,10 +128,3 @@ def steps_stood_for(
         edges.append(int(readings.ends[found[0]]) if len(found) else next_step)
     edges.append(len(trajectory))
     return [end - start for start, end in pairwise(edges)]
-
-
-def latest_reading(trajectory: Trajectory, rule: Rule) -> Reading | None:
-    """None before the rule gives one."""
-    if int(trajectory.size.sum(dtype=np.int64)) < rule.window:
-        return None
-    return last_reading(trajectory, rule)

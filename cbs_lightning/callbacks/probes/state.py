@@ -2,8 +2,7 @@
 
 import copy
 import random
-from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +13,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from cbs_lightning.callbacks.probes.kept import Kept, Seen
 from cbs_lightning.data.loader import InMemoryLoader
 from cbs_lightning.data.repeatable import CountingLoader
 
@@ -26,15 +26,17 @@ OF_OPTIMIZERS = ("state", "param_groups", "defaults")  # what is restored apart,
 @contextmanager
 def unchanged(
     trainer: L.Trainer, module: L.LightningModule, *, optimizers: bool = False
-) -> Iterator[None]:
+) -> Iterator[set[str]]:
     """Restore at the end, also after an exception: weights, buffers such as BatchNorm's statistics,
-    gradients, modes, what the module and its metrics count, all random numbers and the loader's
-    place; with `optimizers` their state as well.
+    gradients, modes, what the module, its metrics and its helper objects count, all random numbers
+    and the loader's place; with `optimizers` their state as well. What cannot be: see `Kept`.
 
-    Meanwhile the module logs nothing, and gradients are None.
+    Meanwhile the module logs nothing, and gradients are None. Yields the types of what the module
+    holds and cannot be restored.
     """
     states = _RandomStates(trainer.strategy.root_device)
-    modules = [_ModuleState(each) for each in module.modules()]
+    seen = Seen()
+    modules = [_ModuleState(each, seen) for each in module.modules()]
     tensors = _TensorStates(module)
     stepped = [_OptimizerState(each) for each in trainer.optimizers] if optimizers else []
     loader = _loader_of(trainer)
@@ -43,7 +45,7 @@ def unchanged(
     try:
         trainer.loggers = [DummyLogger() for _ in loggers]
         module.log = _log_nothing  # type: ignore[method-assign]
-        yield
+        yield seen.lost
     finally:
         trainer.loggers = loggers
         for each in stepped:
@@ -54,6 +56,12 @@ def unchanged(
         if loader is not None and place is not None:
             loader.load_state_dict(place)
         states.restore()
+
+
+def cannot_restore(lost: set[str]) -> str:
+    """A line for the user."""
+    what = ", ".join(sorted(lost))
+    return f"the module holds what cannot be put back ({what}): drawing from it changes the run"
 
 
 @contextmanager
@@ -120,14 +128,14 @@ class _TensorStates:
 
 class _ModuleState:
     """Whether a module trains, which tensors are its buffers, and its attributes, such as what a
-    metric has summed up. Objects of other kinds than tensors and containers are kept as they are.
+    metric has summed up or a helper object counts.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, seen: "Seen") -> None:
         self.module = module
         self.buffers = dict(module._buffers)
         own = {name: value for name, value in vars(module).items() if name not in NOT_ITS_OWN}
-        self.attributes = {name: _Kept(value) for name, value in own.items()}
+        self.attributes = {name: Kept(value, seen) for name, value in own.items()}
 
     def restore(self) -> None:
         self.module._buffers.update(self.buffers)
@@ -137,59 +145,6 @@ class _ModuleState:
                 del own[name]
         for name, kept in self.attributes.items():
             own[name] = kept.restored()
-
-
-class _Kept:
-    """A value to restore, as the same object with the same content."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-        self.content: Any = None
-        if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
-            self.content = value.detach().clone()
-        elif isinstance(value, torch.Generator):
-            self.content = value.get_state()
-        elif isinstance(value, np.random.Generator):
-            self.content = value.bit_generator.state
-        elif isinstance(value, Mapping):
-            self.content = {key: _Kept(item) for key, item in value.items()}
-        elif isinstance(value, list | tuple | deque):
-            self.content = [_Kept(item) for item in value]
-        elif isinstance(value, set | bytearray):
-            self.content = value.copy()
-
-    @torch.no_grad()
-    def restored(self) -> Any:
-        value, content = self.value, self.content
-        if content is None:
-            return value
-        if isinstance(value, Tensor):
-            if not torch.equal(value, content):
-                value.copy_(content)
-        elif isinstance(value, torch.Generator):
-            value.set_state(content)
-        elif isinstance(value, np.random.Generator):
-            value.bit_generator.state = content
-        elif isinstance(value, Mapping):
-            before = {key: kept.restored() for key, kept in content.items()}
-            if isinstance(value, dict) and (list(value) != list(before) or _differs(value, before)):
-                value.clear()
-                value.update(before)
-        elif isinstance(value, list | deque):
-            items = [kept.restored() for kept in content]
-            value.clear()
-            value.extend(items)
-        elif isinstance(value, tuple):
-            for kept in content:
-                kept.restored()
-        else:
-            value.clear()
-            value.update(content) if isinstance(value, set) else value.extend(content)
-        return value
-
-
-def _differs(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> bool:
-    return any(one[key] is not other[key] for key in other)
 
 
 class _OptimizerState:
@@ -205,8 +160,10 @@ class _OptimizerState:
             {name: value for name, value in group.items() if name != "params"}
             for group in optimizer.param_groups
         ]
-        own = vars(optimizer).items()
-        self.attributes = {name: _Kept(each) for name, each in own if name not in OF_OPTIMIZERS}
+        own, seen = vars(optimizer).items(), Seen()
+        self.attributes = {
+            name: Kept(each, seen) for name, each in own if name not in OF_OPTIMIZERS
+        }
 
     def restore(self) -> None:
         for name, kept in self.attributes.items():

@@ -75,9 +75,16 @@ class MeasureTheorem:
     def at_probe(self, step: int, sums: GradientSums) -> None:
         """∇f(θₖ)ᵀ(θₖ - θ), by gradients of batches that the run has not trained on."""
         away = self._away()
-        groups = [float((each * away).sum(dtype=torch.float64)) for each in sums.group_means()]
-        mean = sum(groups) / len(groups)
-        left = [(mean * len(groups) - each) / (len(groups) - 1) for each in groups]
+        sizes = [len(members) for members in sums.members]
+        groups = [
+            size * float((each * away).sum(dtype=torch.float64))
+            for each, size in zip(sums.group_means(), sizes, strict=True)
+        ]
+        mean = sum(groups) / sums.batches
+        left = [
+            (sum(groups) - each) / (sums.batches - size)
+            for each, size in zip(groups, sizes, strict=True)
+        ]
         self.inner[step] = Inner(mean, Jackknife.of(left).se)
 
     def state_dict(self) -> dict[str, Any]:

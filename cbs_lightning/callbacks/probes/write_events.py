@@ -27,13 +27,17 @@ DESCRIPTIONS = {
 
 
 def write_events(directory: Path, probes: Sequence[Probe]) -> None:
-    """Write all of a run's probes, in place of those before."""
+    """Write all of a run's probes, in place of those before.
+
+    Without a restart, which would have readers drop the run's own curves. Whoever has read the
+    earlier file has its points twice, at the same places. The file of curves begins with a restart:
+    at the end of a run this one is to be written after it.
+    """
     descriptions = {
         f"noise/{name}": f"{what}. Across: updates" for name, what in DESCRIPTIONS.items()
     }
     buffer = BytesIO()
     events = EventWriter(buffer, descriptions=descriptions)
-    events.restart()
     for probe in probes:
         values = {f"noise/{name}": getattr(probe, name) for name in DESCRIPTIONS}
         known = {tag: value for tag, value in values.items() if value is not None}

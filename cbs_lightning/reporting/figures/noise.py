@@ -1,7 +1,8 @@
 """What probes measured against the loss, and b* predicted from single runs beside b* measured."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 import matplotlib as mpl
@@ -31,29 +32,40 @@ from cbs_lightning.reporting.figures.style import (
 ROOM = 1.6  # factor by which the axis of batch sizes goes beyond what is drawn
 SPREAD = 0.5  # of a variant's place, over which its predictions lie side by side
 FAINT = 0.55  # of the gradient noise scale's lines, which are beside the point
+NOTHING, ENDLESS = 1e-9, 1e15  # open ends, far outside of what is drawn
 LONGEST_NAME = 22  # characters of a variant below its place
 
 
 def draw_noise(
     study: str, records: Mapping[str, NoiseRecord], found: list[Recommendation]
 ) -> Figure | None:
-    """Batch sizes that probes name, against loss and beside the measured ones; None without any."""
-    shown = [one for one in found if any(each.critical_batch for each in one.predictions)]
-    runs = {one.variant: [records[each.config_hash] for each in one.predictions] for one in shown}
+    """What probes measured, against loss, and b* predicted beside b* measured; None without any."""
+    runs = {
+        one.variant: [own for each in one.predictions if (own := records[each.config_hash]).probes]
+        for one in found
+    }
+    shown = [one for one in found if runs[one.variant]]
     if not shown:
         return None
     with mpl.rc_context(STYLE):
         colors = colors_of((one.variant, one.optimizer) for one in shown)
         markers = markers_of((one.variant, one.optimizer) for one in shown)
-        figure = Figure((FULL_WIDTH, PLOT_HEIGHT), layout="constrained")
-        by_loss, beside = figure.subplots(1, 2, sharey=True)
+        figure = Figure((FULL_WIDTH, 2 * PLOT_HEIGHT), layout="constrained")
+        (by_loss, beside), (gains, scales) = figure.subplots(2, 2)
+        by_loss.sharey(beside)
         for one in shown:
+            look = {"color": colors[one.variant], "marker": markers[one.variant]}
             for record in runs[one.variant]:
-                _draw_run(by_loss, record, colors[one.variant], markers[one.variant])
+                _draw_sizes(by_loss, record, **look)
+                _draw_gains(gains, record, **look)
+                _draw_scales(scales, record, **look)
         for place, one in enumerate(shown):
             _draw_variant(beside, place, one, colors[one.variant])
-        _set_axes(by_loss, beside, shown)
-        by_loss.axvline(shown[0].threshold, color=GRAY, lw=0.8, ls=DASHED)
+        _set_sizes(by_loss, beside, shown, list(chain.from_iterable(runs.values())))
+        _set_values(gains, scales)
+        for axes in (by_loss, gains, scales):
+            axes.axvline(shown[0].threshold, color=GRAY, lw=0.8, ls=DASHED)
+            _set_losses(axes)
         count = count_of(sum(len(own) for own in runs.values()), "run")
         by_loss.set_title(f"{shorten(study)}: probes of {count}", loc="left")
         beside.set_title(f"b* to loss ≤ {shown[0].threshold:g}", loc="left")
@@ -65,14 +77,47 @@ def draw_noise(
     return figure
 
 
-def _draw_run(axes: Axes, record: NoiseRecord, color: str, marker: str) -> None:
-    """The noise level over the loss, which b* is predicted from, and the gradient noise scale."""
-    for quantity, look in ((_relative_level, "-"), (_b_simple, ":")):
-        points = [(p.loss, value) for p in record.probes if (value := quantity(p)) and p.loss > 0]
-        if points:
-            dots: dict[str, Any] = {"marker": marker, "ms": 2.4} if look == "-" else {}
-            alpha = 1.0 if dots else FAINT
-            axes.plot(*zip(*points, strict=True), color=color, ls=look, lw=0.9, alpha=alpha, **dots)
+def _draw_sizes(axes: Axes, record: NoiseRecord, color: str, marker: str) -> None:
+    """The noise level over the loss, which b* is predicted from, the gradient noise scale, and what
+    branches say."""
+    look: dict[str, Any] = {"color": color, "lw": 0.9}
+    axes.plot(*_points(record, _relative_level), marker=marker, ms=2.4, **look)
+    axes.plot(*_points(record, _b_simple), ls=":", alpha=FAINT, **look)
+    for probe in record.probes:
+        local, interval = probe.local_critical_batch, probe.local_critical_batch_interval
+        if local is not None and probe.loss > 0:
+            axes.plot(probe.loss, local, color=color, marker="_", ms=7, mew=1.6, ls="none")
+            low, high = interval or (local, local)
+            ends = [max(low, NOTHING), min(high, ENDLESS)]
+            axes.plot([probe.loss, probe.loss], ends, alpha=FAINT, **look)
+
+
+def _draw_gains(axes: Axes, record: NoiseRecord, color: str, marker: str) -> None:
+    """a and c/b, by trial steps, or by the optimizer's own where it has no metric."""
+
+    def gain(probe: Probe) -> float | None:
+        return probe.a_own if probe.a_trial is None else probe.a_trial
+
+    def loss(probe: Probe) -> float | None:
+        c = probe.c_own if probe.c_trial is None else probe.c_trial
+        return c / record.batch_size if c is not None else None
+
+    axes.plot(*_points(record, gain), color=color, lw=0.9, marker=marker, ms=2.4)
+    axes.plot(*_points(record, loss), color=color, lw=0.9, ls="--", alpha=FAINT)
+
+
+def _draw_scales(axes: Axes, record: NoiseRecord, color: str, marker: str) -> None:
+    look: dict[str, Any] = {"color": color, "lw": 0.9}
+    axes.plot(*_points(record, _l1_scale), marker=marker, ms=2.4, **look)
+    axes.plot(*_points(record, _b_simple), ls=":", alpha=FAINT, **look)
+
+
+def _points(
+    record: NoiseRecord, quantity: Callable[[Probe], float | None]
+) -> tuple[list[float], list[float]]:
+    found = [(p.loss, value) for p in record.probes if (value := quantity(p)) is not None]
+    kept = [pair for pair in found if pair[0] > 0]
+    return [loss for loss, _ in kept], [value for _, value in kept]
 
 
 def _relative_level(probe: Probe) -> float | None:
@@ -86,6 +131,10 @@ def _b_simple(probe: Probe) -> float | None:
     return probe.b_simple
 
 
+def _l1_scale(probe: Probe) -> float | None:
+    return probe.l1_noise_scale
+
+
 def _draw_variant(axes: Axes, place: int, one: Recommendation, color: str) -> None:
     """Measured at the left of the variant's place, predictions to the right of it."""
     line: dict[str, Any] = {"color": color, "solid_capstyle": "butt"}
@@ -94,28 +143,26 @@ def _draw_variant(axes: Axes, place: int, one: Recommendation, color: str) -> No
     if known and one.least_sfo is not None:
         if one.interval != (0.0, math.inf):
             low, high = one.interval
-            axes.plot([left, left], [low or 1e-9, min(high, 1e15)], lw=4, alpha=0.35, **line)
+            axes.plot([left, left], [low or NOTHING, min(high, ENDLESS)], lw=4, alpha=0.35, **line)
         axes.plot(left, one.least_sfo.batch_size, color=color, marker="*", ms=7, zorder=4)
     places = np.linspace(place - SPREAD / 4, place + SPREAD / 2, len(one.predictions) + 1)[1:]
     for x, each in zip(places, one.predictions, strict=True):
-        if each.critical_batch is not None and each.interval is not None:
-            axes.plot([x, x], each.interval, lw=0.9, **line)
+        if each.critical_batch is not None:
+            if each.interval is not None:
+                axes.plot([x, x], each.interval, lw=0.9, **line)
             axes.plot(x, each.critical_batch, color=color, marker="D", ms=3.8, zorder=4)
         if each.b_simple is not None:
             axes.plot(x, each.b_simple, color=color, marker="x", ms=4, ls="none")
 
 
-def _set_axes(by_loss: Axes, beside: Axes, shown: list[Recommendation]) -> None:
-    sizes = [*_drawn_sizes(shown)]
+def _set_sizes(
+    by_loss: Axes, beside: Axes, shown: list[Recommendation], records: list[NoiseRecord]
+) -> None:
+    sizes = [*_drawn_sizes(shown), *(record.batch_size for record in records)]
     by_loss.set_yscale("log", base=2)  # B_simple of single probes may leave it
     low, high = min(sizes) / ROOM, max(sizes) * ROOM**2
     by_loss.set_ylim(low, high)
     set_octaves(by_loss.yaxis, math.log2(low), math.log2(high), 0.0)
-    by_loss.set_xscale("log")
-    losses = by_loss.get_xlim()
-    set_round_ticks(by_loss.xaxis, *losses)
-    by_loss.set_xlim(*reversed(losses))
-    by_loss.set_xlabel("Training loss (falling to the right)")
     by_loss.set_ylabel("Batch size")
     beside.set_xlim(-0.6, len(shown) - 0.4)
     beside.set_xticks(
@@ -126,6 +173,27 @@ def _set_axes(by_loss: Axes, beside: Axes, shown: list[Recommendation]) -> None:
         fontsize=6,
     )
     beside.xaxis.set_minor_locator(NullLocator())
+
+
+def _set_losses(axes: Axes) -> None:
+    axes.set_xscale("log")
+    losses = axes.get_xlim()
+    set_round_ticks(axes.xaxis, *losses)
+    axes.set_xlim(*reversed(losses))
+    axes.set_xlabel("Training loss (falling to the right)")
+
+
+def _set_values(gains: Axes, scales: Axes) -> None:
+    """Gains may be below 0: linear there, and near it."""
+    drawn = [abs(y) for line in gains.lines for y in np.asarray(line.get_ydata(), float) if y]
+    own = sorted(y for y in drawn if math.isfinite(y))
+    if own:
+        gains.set_yscale("symlog", linthresh=own[len(own) // 10])
+    gains.axhline(0, color=GRAY, lw=0.6)
+    gains.set_title("What a step gains (a), and what noise takes of it", loc="left")
+    scales.set_yscale("log")
+    scales.set_title("ℓ₁ noise scale and B_simple", loc="left")
+    scales.set_ylabel("Batch size")
 
 
 def _drawn_sizes(shown: list[Recommendation]) -> Iterable[float]:
@@ -140,8 +208,10 @@ def _drawn_sizes(shown: list[Recommendation]) -> Iterable[float]:
 def _keys(shown: list[Recommendation]) -> list[Any]:
     measured = any(one.least_sfo is not None and len(one.batch_sizes) > 1 for one in shown)
     handles = [
-        key("noise level over loss, by loss", marker="o", ms=2.4, lw=0.9),
-        key("gradient noise scale B_simple, by loss", ls=":", lw=0.9, alpha=FAINT),
+        key("noise level over loss; a; ℓ₁ noise scale", marker="o", ms=2.4, lw=0.9),
+        key("gradient noise scale B_simple", ls=":", lw=0.9, alpha=FAINT),
+        key("c/b: what noise takes of a step", ls="--", lw=0.9, alpha=FAINT),
+        key("local critical batch size of branches", ls="none", marker="_", ms=7, mew=1.6),
         key("B_simple over the whole run", ls="none", marker="x", ms=4),
         key(f"b* predicted from one run, {percent(LEVEL)} interval", marker="D", ms=3.8, lw=0.9),
     ]

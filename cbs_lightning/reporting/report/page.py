@@ -14,8 +14,10 @@ from cbs_lightning.analysis.recommendation import (
     span_in_words,
 )
 from cbs_lightning.analysis.study import USUAL, Question, Study, read
-from cbs_lightning.console import count_of, visible
+from cbs_lightning.console import count_of, duration, visible
 from cbs_lightning.files import remove_scratch, write_atomically
+from cbs_lightning.noise.branches import schedule_line
+from cbs_lightning.noise.record import Probe
 from cbs_lightning.reporting.report.content import content
 from cbs_lightning.results.locks import held
 
@@ -53,7 +55,8 @@ def page(study: Study) -> str:
         unanswered=_answers(unanswered),
         unanswered_summary=_text(_unanswered([found.variant for found in unanswered])),
         no_unanswered="" if unanswered else " hidden",
-        predictions="\n".join(_prediction_rows(study.recommendations)),
+        predictions="\n".join(_prediction_rows(study)),
+        branches="\n".join(_branch_items(study)),
         no_predictions="" if any(one.predictions for one in answered + unanswered) else " hidden",
         style=_part("page.css"),
         libraries="\n".join(_part(name) for name in LIBRARIES),
@@ -82,23 +85,49 @@ def _answers(recommendations: list[Recommendation]) -> str:
     return "\n".join(items)
 
 
-def _prediction_rows(recommendations: list[Recommendation]) -> Iterator[str]:
+def _prediction_rows(study: Study) -> Iterator[str]:
     """Rows of the table of predictions from single runs."""
-    for found in recommendations:
+    for found in study.recommendations:
         several = found.least_sfo is not None and len(found.batch_sizes) > 1
         measured = span_in_words(found.interval) if several else "-"
         for each in found.predictions:
-            known = each.critical_batch is not None and each.interval is not None
+            record = study.noise_records[each.config_hash]
             cells = [
                 found.variant,
                 str(each.batch_size),
                 str(each.seed),
                 size_in_words(each.critical_batch) if each.critical_batch else f"{each.reason}",
-                span_in_words(each.interval) if known and each.interval else "-",
+                span_in_words(each.interval) if each.critical_batch and each.interval else "-",
                 measured,
                 size_in_words(each.b_simple) if each.b_simple else "-",
+                record.shortfall or str(len(record.probes)),
+                f"{record.cost.in_gradients:,} gradients, {duration(record.cost.seconds)}",
             ]
             yield f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in cells)}</tr>"
+
+
+def _branch_items(study: Study) -> Iterator[str]:
+    """List items: what the branches of runs say, and the schedules to paste."""
+    for found in study.recommendations:
+        for each in found.predictions:
+            record = study.noise_records[each.config_hash]
+            local = [probe for probe in record.probes if probe.branches]
+            if not local:
+                continue
+            sizes = "; ".join(map(_local_in_words, local))
+            lines = [f"{found.variant}, b = {each.batch_size}, seed {each.seed}: local b* {sizes}"]
+            if record.schedule is not None:
+                lines.append(schedule_line(record.schedule, record.probes))
+            yield f"<li>{'<br>'.join(map(_text, lines))}</li>"
+
+
+def _local_in_words(probe: Probe) -> str:
+    where, size = f"at a loss of {probe.loss:.3g}", probe.local_critical_batch
+    if size is None:
+        return f"none {where} ({probe.local_critical_batch_reason})"
+    interval = probe.local_critical_batch_interval
+    span = f" ({span_in_words(interval)})" if interval is not None else ""
+    return f"{size_in_words(size)}{span} {where}"
 
 
 def _unanswered(variants: list[str]) -> str:
