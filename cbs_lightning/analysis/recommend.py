@@ -63,7 +63,6 @@ def recommend(
     fastest = curve.fastest if not seconds_caveat else None
     several = sum(point.all_reached for point in curve.distinct_points) > 1
     decisive = comparison.decisive if leverage and several else ()
-    outliers: tuple[int, ...] = ()
     found = Recommendation(
         variant=curve.variant,
         optimizer=curve.optimizer,
@@ -90,7 +89,6 @@ def recommend(
         caveats=(),
         next_batch_size=None,
         predictions=predictions_of(curve, records),
-        outliers=outliers,
         seconds_caveat=seconds_caveat,
     )
     caveats, following = _open_questions(curve, found)
