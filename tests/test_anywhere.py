@@ -1,5 +1,6 @@
 """The threshold callback in anybody's Trainer: K beside a count by hand."""
 
+import csv
 from types import SimpleNamespace
 
 import lightning as L
@@ -12,9 +13,13 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from torch.utils.data import DataLoader, IterableDataset
 
 from cbs_lightning import StopAtThreshold
+from cbs_lightning.analysis.curves import curves
+from cbs_lightning.analysis.study import read
+from cbs_lightning.reporting.report.page import page
 from cbs_lightning.reporting.study_files import write_study
-from cbs_lightning.results.result import Status
-from cbs_lightning.results.store import read_run
+from cbs_lightning.reporting.summary_file import write_summary
+from cbs_lightning.results.result import Result, Status, seeds_in_words
+from cbs_lightning.results.store import read_run, read_study
 from tests.strangers import SAMPLES, Logged, Manual, Odd, Plain, Scheduled, WithAccuracy, loader
 
 LOSS, WINDOW = 0.35, 60
@@ -212,6 +217,34 @@ def test_a_directory_can_be_compared_with_others(tmp_path):
     assert (study / "summary.csv").exists() and (study / "figures" / "sfo.png").exists()
 
 
+def test_a_run_without_a_seed_is_recorded_as_unseeded(tmp_path, monkeypatch):
+    """It was once labelled with seed 0, which nobody had set."""
+    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
+    study, found = tmp_path / "mine", {}
+
+    def fit(name: str, seed: int | None = None) -> Result:
+        stop = StopAtThreshold(LOSS, "window", WINDOW, study / name, seed=seed)
+        trainer(stop).fit(Plain(), loader(16))
+        return read_run(study / name).result
+
+    found["unseeded"] = fit("first")
+    fit("second")
+    assert (found["unseeded"].seed, fit("third", seed=3).seed) == (None, 3)
+    monkeypatch.setenv("PL_GLOBAL_SEED", "5")  # as `seed_everything` does
+    assert fit("fourth").seed == 5
+    again = fit("fifth", seed=0)  # as such a run was recorded before: its directory stays its own
+    assert again.config_hash == found["unseeded"].config_hash
+    runs, broken = read_study(study)
+    assert [run.result.seed for run in runs] == [0, 3, 5, None, None] and not broken
+    (curve,) = curves(run.result for run in runs)
+    assert len(curve.measurements().reached) == 5 and curve.seeds == (0, 3, 5, None)
+    assert seeds_in_words(curve.seeds) == "3 seeds and unseeded"
+    shown, _ = read(study)
+    assert '"seed":null' in page(shown)
+    with write_summary(study, shown.rows).open() as file:
+        assert {row["seed"] for row in csv.DictReader(file)} == {"0", "3", "5", ""}
+
+
 def test_a_trainer_with_two_devices_is_refused():
     stop = StopAtThreshold(LOSS)
     two = SimpleNamespace(world_size=2, global_step=0)
@@ -257,7 +290,7 @@ def test_a_directory_of_another_run_is_refused(tmp_path):
     directory = tmp_path / "mine" / "run"
     trainer(StopAtThreshold(LOSS, directory=directory)).fit(Plain(), loader(16))
     before = (directory / "result.json").read_bytes()
-    with pytest.raises(MisconfigurationException, match=r"holds another run \(sgd, b = 16, seed"):
+    with pytest.raises(MisconfigurationException, match=r"holds another run \(sgd, b = 16, "):
         trainer(StopAtThreshold(LOSS, directory=directory)).fit(Plain(), loader(32))
     assert (directory / "result.json").read_bytes() == before
     again = StopAtThreshold(LOSS, directory=directory)

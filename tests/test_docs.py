@@ -138,7 +138,9 @@ def test_the_example_of_a_trainer_of_ones_own_runs(tmp_path, monkeypatch, capsys
     found = [line.split() for line in lines if line.split()[1:2] == ["reached"]]
     assert [int(row[0]) for row in found] == [8, 16, 32, 64]
     assert all(int(row[0]) * int(row[2]) == int(row[3]) for row in found)
-    assert any("use b =" in line for line in write_study(tmp_path / "outputs" / "mine"))
+    told = write_study(tmp_path / "outputs" / "mine")
+    assert any("use b =" in line for line in told)
+    assert any("(4 runs, seed 0)" in line for line in told)
 
 
 def test_from_an_empty_folder_to_a_figure(tmp_path, monkeypatch, cli):

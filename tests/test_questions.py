@@ -10,6 +10,7 @@ from cbs_lightning.analysis.study import Question, read
 from cbs_lightning.errors import UserError
 from cbs_lightning.reporting import study_files
 from cbs_lightning.reporting.figures.__main__ import main
+from cbs_lightning.reporting.report.__main__ import main as main_of_report
 from cbs_lightning.results import store
 from cbs_lightning.results.result import answer
 from tests.studies import make_run
@@ -44,17 +45,48 @@ def test_a_variant_that_no_run_has_is_refused(study):
         read(study, Question(variants="sgd,adm"))
 
 
-def test_the_summary_keeps_every_run(study, monkeypatch, capsys):
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Those that are made of runs, `figures` apart."""
+    names = ("summary.csv", "recommendation.json", "report.html", "tables/variants.md")
+    return {name: (folder / name).read_bytes() for name in names}
+
+
+def test_another_question_replaces_nothing_of_the_studys_own(study, monkeypatch, capsys):
+    """Its figures and answer once took the place of the study's, beside a report of the other."""
     monkeypatch.setattr(study_files, "_write_figures", lambda *_: "")
-    monkeypatch.setattr(sys, "argv", ["figures", str(study.parent)])
-    main()
-    before = (study / "summary.csv").read_bytes()
-    capsys.readouterr()
-    monkeypatch.setattr(sys, "argv", ["figures", "--variants=adam", str(study.parent)])
-    main()
-    out = capsys.readouterr().out
+
+    def ask(*options: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["figures", *options, str(study.parent)])
+        main()
+        main_of_report()
+        return capsys.readouterr().out
+
+    ask()
+    before, swept = files_of(study), (study / "_sweep").stat().st_mtime_ns
+    folders = {path for path in study.iterdir() if path.is_dir()}
+    out = ask("--variants=adam", "--loss=0.6", "--rule=window")
     assert "3 runs" in out and "sgd" not in out
-    assert (study / "summary.csv").read_bytes() == before
+    other = study / "loss_0.6_window_variants_adam"
+    assert str(other / "recommendation.json") in out and str(other / "report.html") in out
+    report = files_of(other)["report.html"].decode()
+    assert '"runs_at":"../"' in report and '"runs_at":""' in before["report.html"].decode()
+    assert {path for path in study.iterdir() if path.is_dir()} == folders | {other}
+    assert (study / "_sweep").stat().st_mtime_ns == swept
+    usual = read(study)[0].request
+    ask(f"--loss={usual.threshold:g}", f"--rule={usual.rule}")  # the study's own, in other words
+    assert files_of(study) == before
+    assert {path for path in study.iterdir() if path.is_dir()} == folders | {other}
+    assert len(read(study)[0].runs) == 6  # which the folder is none of
+
+
+def test_a_link_in_place_of_the_folder_is_not_followed(study, monkeypatch, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (study / "loss_0.6").symlink_to(tmp_path / "elsewhere")
+    for command in (main, main_of_report):
+        monkeypatch.setattr(sys, "argv", ["figures", "--loss=0.6", str(study.parent)])
+        with pytest.raises(SystemExit, match=r"error: .*loss_0\.6: a symbolic link"):
+            command()
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_a_study_that_is_not_there_is_told_with_those_that_are(study, monkeypatch):

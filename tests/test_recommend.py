@@ -2,13 +2,15 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from cbs_lightning.analysis.conditions import describe_seconds
 from cbs_lightning.analysis.curves import BatchSizePoint, Curve, curves
-from cbs_lightning.analysis.recommend import recommend
+from cbs_lightning.analysis.recommend import _next_to_settle, recommend
 from cbs_lightning.analysis.recommendation import CheapRange
 from cbs_lightning.analysis.thresholds import across_thresholds
 from cbs_lightning.fit.joint import joint_fit
@@ -96,23 +98,44 @@ def test_the_three_batch_sizes_and_what_they_cost(curve):
 
 def test_the_sentences(curve):
     found = recommend(curve)
-    _, costs, minimum, *_ = found.summary_lines()
+    _, costs, speed, largest, minimum, *_ = found.summary_lines()
     least, cheap = found.least_sfo, found.range
     assert cheap.low <= 16 <= cheap.high and cheap.within == 0.1
     wide = recommend(curve, within=0.5).range
     assert wide.low <= cheap.low <= cheap.high <= wide.high and wide.within == 0.5
     assert costs.startswith(
-        f"  Fewest gradients: b = 16, K·b = {least.sfo:,.0f} in {least.steps:,.0f} steps, "
+        f"  - Fewest gradients: b = 16, K·b = {least.sfo:,.0f} in {least.steps:,.0f} steps, "
     )
     assert "(24 runs, 3 seeds)." in costs
-    assert f"{found.fastest.speedup:.1f} times as fast in wall-clock at b = 128" in costs
-    assert f"K·b = {found.fastest.sfo:,.0f} in {found.fastest.steps:,.0f} steps" in costs
-    assert "Largest within 20 % of the least: b = " in costs
+    assert f"b = 128 trains {found.fastest.speedup:.1f} times as fast, for " in speed
+    assert f"K·b = {found.fastest.sfo:,.0f} in {found.fastest.steps:,.0f} steps" in speed
+    assert " is the largest within 20 % of the least, for " in largest
     low, high = found.interval
-    assert minimum.startswith(
-        f"  b* = {found.critical_batch:.3g}, 90 % interval {low:.3g} to {high:.3g}; "
-        f"probability of an interior minimum {found.probability:.2f}."
+    assert minimum == (
+        f"  - b* = {found.critical_batch:.0f}, 90 % interval {low:.0f} to {high:.0f}; the "
+        "probability of a minimum inside these batch sizes is above 0.99."
     )
+
+
+def test_times_that_cannot_be_compared_give_no_advice(curve):
+    """The answer once said how much faster a batch size was where figures said that none can be."""
+    points = tuple(
+        BatchSizePoint(p.batch_size, tuple(replace(run, waited=0.4) for run in p.runs))
+        for p in curve.points
+    )
+    busy = replace(curve, points=points)
+    assert busy.fastest is not None
+    found = recommend(busy)
+    reason = "not comparable: 24 of 24 runs waited for a core"
+    assert found.fastest is None and found.seconds_caveat == reason
+    text = " ".join(found.summary_lines())
+    assert "fast" not in text
+    assert f"K·b = {found.least_sfo.sfo:,.0f} in {found.least_sfo.steps:,.0f} steps (24" in text
+    assert describe_seconds([curve]) == ""
+    assert describe_seconds([busy, busy]) == (
+        "Wall-clock times are not comparable: 48 of 48 runs waited for a core."
+    )
+    assert describe_seconds([curve, busy]).startswith("Wall-clock times of adam are not comparable")
 
 
 def test_the_sentence_of_the_range(curve):
@@ -133,6 +156,13 @@ def test_the_sentence_of_the_range(curve):
     )
     assert says(one) == (
         "adam: use b = 16, which costs at most 10 % more gradients than the least (99 % sure)."
+    )
+    assert says(replace(one, confidence=0.62)) == (
+        "adam: use b = 16 for now, which probably costs at most 10 % more gradients than the least "
+        "(62 % sure)."
+    )
+    assert says(replace(several, confidence=0.62)) == (
+        "adam: use b = 16 for now; b from 8 to 64 costs at most 10 % more gradients (62 % sure)."
     )
     assert says(replace(several, high=16, confidence=0.7), wider) == (
         "adam: use b = 16; b from 8 to 16 costs at most 10 % more gradients (70 % sure); "
@@ -167,24 +197,60 @@ def test_a_curve_that_no_formula_fits_is_said_to_be_one(pattern):
     text = " ".join(found.summary_lines())
     assert found.fastest.batch_size == found.largest_within_overhead.batch_size == 4096
     assert text.count("K·b = 1,703,936") == 1  # its cost is told once
-    assert "Largest within 20 % of the least: b = 4096 as well." in text
+    assert "b = 4096 is also the largest within 20 % of the least." in text
     assert (
         f"No formula fits these runs (probability {found.formula_probability:.2f}): the curve "
         "assumes none." in text
     )
+    assert found.refutes_formulas
     assert 512 < found.interval[0] <= 1024 < 2048 <= found.interval[1] < 4096
     assert 1024 < found.critical_batch < 2048 and found.probability > 0.95
+
+
+@pytest.mark.parametrize("sizes", [2, 4])
+def test_a_few_runs_do_not_speak_against_formulas(pattern, sizes):
+    """Two points once said that no formula fits them, since its prior probability is 0.35."""
+    cells = {b: [2000 // b] for b in SIZES[:sizes]}
+    found = recommend(made_curve(pattern, cells))
+    assert not found.refutes_formulas
+    assert "No formula" not in " ".join(found.summary_lines())
 
 
 def test_a_batch_size_that_alone_decides_is_named(pattern):
     curve = made_curve(pattern, {b: [round(nested(b))] for b in SIZES})
     found = replace(recommend(curve), decisive=(4,))
-    assert "b = 4 alone decides whether there is a minimum." in found.summary_lines()[2]
-    found = replace(found, decisive=(4, 8))
-    assert "Dropping b = 4 or 8 would overturn that." in found.summary_lines()[2]
-    found = replace(found, decisive=SIZES[1:])
-    assert "Dropping any one of most batch sizes would overturn that." in found.summary_lines()[2]
+
+    def minimum(decisive) -> str:
+        (line,) = [e for e in replace(found, decisive=decisive).details() if "minimum inside" in e]
+        return line
+
+    assert minimum((4,)).endswith("The conclusion depends on this one batch size: b = 4.")
+    assert minimum((4, 8)).endswith("Without b = 4 or 8 the conclusion would be the opposite.")
+    assert "Without any one of most batch sizes the conclusion" in minimum(SIZES[1:])
     assert recommend(curve, leverage=False).decisive == ()
+
+
+def test_nothing_sure_is_no_recommendation(pattern):
+    """One K far below its neighbours' was once recommended as a fact, 1 % sure."""
+    cells = {8: [5000], 16: [1000], 32: [900], 64: [60], 128: [300]}
+    found = recommend(made_curve(pattern, cells))
+    assert found.is_unknown and found.next_batch_size is not None
+    first, *others = found.summary_lines()
+    assert first == "adam: the runs do not tell yet; b = 64 had the least K·b, in one run."
+    assert others[-1].startswith("  - Run next: batch_size=")
+    assert "The best guess so far: b = 64 costs at most 10 % more gradients (" in " ".join(others)
+    twice = replace(found, runs=(*found.runs, found.runs[3]))
+    assert twice.headline().endswith("b = 64 had the least K·b, in the median of 2 runs.")
+
+
+def test_a_likely_outlier_is_named_and_to_be_run_again(pattern):
+    curve = made_curve(pattern, CIFAR10)
+    found = replace(recommend(curve), outliers=(2048,))
+    assert _next_to_settle(curve, found) == 2048
+    text = " ".join(found.summary_lines())
+    assert text.startswith("adam: the runs do not tell yet; b = 2048 had the least K·b, in one run")
+    assert "b = 2048 is far off the curve of the others, so it may be an outlier." in text
+    assert "use b" in replace(found, outliers=(64,)).headline()
 
 
 @pytest.mark.parametrize(
@@ -195,11 +261,11 @@ def test_a_batch_size_that_alone_decides_is_named(pattern):
         ({4: [900], 64: [20], 1024: [18]}, "Run next: batch_size=256.", 256),
         ({8: [100], 16: [40]}, "Only 2 batch sizes reached it: too few for a curve.", 32),
         ({4: [-90], 8: [100], 16: [60], 32: [50]}, "b = 4 stopped at an SFO of 360, too soon", 4),
-        ({4: [-90], 8: [100], 16: [60]}, "Run next: batch_size=4 with a larger budget.", 4),
+        ({4: [-90], 8: [100], 16: [60]}, "batch_size=4 with a larger stop.max_epochs or stop", 4),
         ({8: [100], 16: [50], 32: [40], 64: [-9999]}, "The same SFO: b = 8, 16.", 4),
         ({4: [-9999], 8: [100], 16: [60]}, "Not reached at b = 4.", 32),
         ({4: [-9999, 300], 8: [100, 99], 16: [60, 61]}, "at b = 4 (1 of 2 seeds).", 32),
-        ({8: [100], 16: [60], 32: [45]}, "One seed: seed=0,1,2 shows how much K varies.", 4),
+        ({8: [100], 16: [60], 32: [45]}, "Only one seed. Add seed=0,1,2 to see how", 4),
     ],
 )
 def test_what_is_not_known_and_what_to_run_next(pattern, cells, says, following):
@@ -216,7 +282,7 @@ def test_edges_that_are_none(pattern):
     whole = made_curve(pattern, {DATA_SIZE // 4: [100], DATA_SIZE // 2: [30], DATA_SIZE: [10]})
     found = recommend(whole)
     assert found.least_sfo.batch_size == DATA_SIZE and found.interval[1] <= DATA_SIZE
-    assert found.next_batch_size is None or found.next_batch_size < DATA_SIZE
+    assert found.next_batch_size is None or found.next_batch_size <= DATA_SIZE
 
 
 def test_an_interval_is_open_where_nothing_was_run(pattern):
@@ -228,13 +294,13 @@ def test_an_interval_is_open_where_nothing_was_run(pattern):
     low, high = recommend(made_curve(pattern, falling)).interval
     assert 256 < low <= 512 and high == math.inf
     found = recommend(made_curve(pattern, rising)).summary_lines()
-    assert "90 % interval up to 4." in found[2]
+    assert "If there is one, it is below 4 (90 %)." in " ".join(found)
 
 
 def test_nothing_reached_and_one_batch_size(pattern):
-    (line,) = recommend(made_curve(pattern, {4: [-100], 8: [-50]})).summary_lines()
-    assert line.startswith("adam: no run reached 0.1 (b = 4, 8).")
-    assert "A looser stop.loss is answered at once" in line
+    line, *others = recommend(made_curve(pattern, {4: [-100], 8: [-50]})).summary_lines()
+    assert line == "adam: no run reached 0.1 (b = 4, 8)."
+    assert others[-1].startswith("  - A looser stop.loss is answered at once; a larger stop.max_")
     (line,) = recommend(made_curve(pattern, {4: [100, -100]})).summary_lines()
     assert line == "adam: at no batch size did all seeds reach 0.1 (b = 4)."
     (line,) = recommend(made_curve(pattern, {8: [100]})).summary_lines()
@@ -245,7 +311,8 @@ def test_a_run_that_diverged_is_not_to_be_run_longer(pattern):
     curve = made_curve(pattern, {4: [-9], 8: [100], 16: [60], 32: [50]})
     diverged = tuple(replace(run, status=Status.DIVERGED) for run in curve.points[0].runs)
     found = recommend(replace(curve, points=(BatchSizePoint(4, diverged), *curve.points[1:])))
-    assert "Diverged at b = 4." in found.caveats and found.next_batch_size is None
+    assert "Diverged at b = 4." in found.caveats
+    assert found.caveats[-1] == "Run next: batch_size=8 with another seed."
 
 
 def test_runs_that_all_diverged_are_not_to_be_run_longer_either(pattern):
@@ -256,8 +323,8 @@ def test_runs_that_all_diverged_are_not_to_be_run_longer_either(pattern):
     )
     (line,) = recommend(replace(curve, points=points)).summary_lines()
     assert line.startswith("adam: every run diverged (b = 4, 8): more training will not help")
-    (line,) = recommend(replace(curve, points=(points[0], curve.points[1]))).summary_lines()
-    assert "no run reached 0.1 (b = 4, 8). Diverged at b = 4." in line
+    lines = recommend(replace(curve, points=(points[0], curve.points[1]))).summary_lines()
+    assert lines[:2] == ["adam: no run reached 0.1 (b = 4, 8).", "  - Diverged at b = 4."]
 
 
 def test_runs_with_another_budget_are_named(pattern):
@@ -274,6 +341,63 @@ def test_runs_with_another_budget_are_named(pattern):
     assert (
         "Not all runs had the same budget: 30 epochs at b = 4, 8, 32; 200 epochs at b = 16." in text
     )
+
+
+@pytest.mark.parametrize(
+    ("rule", "stop", "says"),
+    [
+        ("epoch", {"max_epochs": 200, "max_steps": 2}, "raise stop.max_steps."),
+        ("window", {"max_epochs": 1, "max_steps": None}, "raise stop.max_epochs."),
+        ("window", {"max_epochs": 1, "max_steps": 10**6}, "raise stop.max_epochs."),
+        ("epoch", None, "raise max_epochs or max_steps of the Trainer."),
+    ],
+)
+def test_the_budget_that_ended_the_runs_is_the_one_to_raise(pattern, rule, stop, says):
+    """Runs that stop.max_steps ended were once to get a larger stop.max_epochs."""
+    curve = made_curve(pattern, {8: [-2], 16: [-2]})
+    name, configuration = RuleName(rule), {"stop": stop} if stop else {"model": "Net"}
+    changed = {"rule": name, "window": 5000, "configuration": configuration}
+    points = tuple(
+        BatchSizePoint(p.batch_size, tuple(replace(run, **changed) for run in p.runs))
+        for p in curve.points
+    )
+    *_, last = recommend(replace(curve, rule=name, points=points)).summary_lines()
+    did = "finished an epoch" if rule == "epoch" else "saw 5,000 samples"
+    assert last == f"  - No run {did}, so rule {rule} has no loss to compare; {says}"
+
+
+def test_advice_for_a_trainer_of_ones_own_names_no_keys(pattern):
+    """The callback's runs were once told to use seed=0,1,2 and batch_size=8."""
+
+    def without_keys(cells, seed=None):
+        curve = made_curve(pattern, cells)
+        points = tuple(
+            BatchSizePoint(
+                p.batch_size,
+                tuple(replace(r, seed=seed, configuration={"model": "Net"}) for r in p.runs),
+            )
+            for p in curve.points
+        )
+        return recommend(replace(curve, points=points))
+
+    found = without_keys({16: [100], 32: [60], 64: [50]})
+    text = " ".join(found.summary_lines())
+    assert "(3 runs, unseeded)" in text and found.seeds == (None,)
+    assert "Each batch size was run only once. Repeat the runs with other seeds" in text
+    assert text.endswith("Run next: b = 8.")
+    text += " ".join(without_keys({4: [-9], 8: [-9]}).summary_lines())
+    assert "A looser threshold (LOSS) is answered at once" in text
+    assert not re.search(r"stop\.|seed=|batch_size=|optimizer\.", text)
+    twice = without_keys({16: [100, 90], 32: [60, 61], 64: [50, 52]})
+    assert "only once" not in " ".join(twice.caveats)  # unseeded runs are runs of their own
+    assert len(made_curve(pattern, {8: [9, 8]}).measurements().reached) == 2
+
+
+def test_runs_without_a_seed_are_measurements_of_their_own(pattern):
+    curve = made_curve(pattern, {8: [100, 90, 95]})
+    runs = tuple(replace(run, seed=None) for run in curve.points[0].runs)
+    unseeded = replace(curve, points=(BatchSizePoint(8, runs),))
+    assert list(unseeded.measurements().reached) == [8, 8, 8]
 
 
 def test_answers_to_several_requests_say_which(pattern):
@@ -338,7 +462,9 @@ def test_batch_sizes_beyond_the_data_set_are_one(pattern):
 def test_one_rule_for_text_and_json_where_runs_are_few(pattern):
     found = recommend(made_curve(pattern, {4: [1000], 8: [510], 16: [260], 32: [135]}))
     assert found.critical_batch is None
-    assert any("too few to choose a form" in line for line in found.summary_lines())
+    (line,) = [line for line in found.summary_lines() if "No b* claimed" in line]
+    assert line.startswith("  - No b* claimed: the probability of a minimum inside these batch")
+    assert "(0.9 is needed)." in line and "too few to choose a form" in found.no_interior_minimum
 
 
 def test_a_first_reading_is_told(pattern):
@@ -420,7 +546,7 @@ def test_the_theorems_constants_from_several_thresholds():
     assert (found.c1, found.c2, found.c3) == pytest.approx((500, 0.4, -0.1), rel=0.05)
     assert not found.contradicted
     assert found.critical_batch(0.3) == pytest.approx(2 * 0.4 / 0.4, rel=0.05)
-    assert "agree with the theorem's" in found.describe()
+    assert "jointly almost as well as one by one" in found.describe()
     # the same as the theory module's
     c = constants("sgd", lr=0.01, sigma2=80.0, G=0.01, dist=math.sqrt(10.0))
     found = joint_fit(by_theorem(c.c1, c.c2, c.c3, noise=0.0))
@@ -430,7 +556,7 @@ def test_the_theorems_constants_from_several_thresholds():
 def test_data_that_contradict_the_theorem_are_said_to():
     found = joint_fit(by_theorem(500.0, 0.4, -0.1, power=0.25))
     assert found.contradicted and not found.form_contradicted
-    assert "contradict the theorem's 1/A linear in ε" in found.describe()
+    assert "does not describe thresholds 1, 0.5, 0.2, 0.1 jointly" in found.describe()
     rng = np.random.default_rng(0)
     sizes = np.repeat(2.0 ** np.arange(2, 12), 3)
     other = {
@@ -441,7 +567,7 @@ def test_data_that_contradict_the_theorem_are_said_to():
     }
     found = joint_fit(other)
     assert found.form_contradicted and found.contradicted
-    assert "contradict the paper's form already" in found.describe()
+    assert "does not describe thresholds 1, 0.5, 0.2, 0.1 even one by one" in found.describe()
 
 
 def test_two_thresholds_or_few_runs_are_too_little_to_test():

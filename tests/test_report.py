@@ -22,6 +22,11 @@ def content(text: str) -> dict:
     return json.loads(found)
 
 
+def plain(text: str) -> str:
+    """With spaces for those at which no line breaks."""
+    return text.replace("\N{NO-BREAK SPACE}", " ")
+
+
 @pytest.fixture(scope="module")
 def full(tmp_path_factory) -> Path:
     study = tmp_path_factory.mktemp("report") / "full"
@@ -57,14 +62,15 @@ def test_every_number_is_in_the_summary(full):
 def test_the_answer_stands_on_top_also_without_scripts(full):
     study, _ = read(full)
     text = (full / REPORT).read_text()
-    static = unescape(text[text.index('<ul id="answers"') : text.index("</ul>")])
+    static = unescape(text[text.index('<ul id="answers"') : text.index('<details id="unanswered')])
     for found in study.recommendations:
-        for line in found.summary_lines():
-            assert line.strip() in static
+        for line in (found.headline(), *found.details()):
+            assert line in plain(static)
+    assert "at most\N{SPACE}10\N{NO-BREAK SPACE}%" in static
     choices = {(choice["rule"], choice["threshold"]): choice for choice in content(text)["choices"]}
     asked = choices["epoch", 1.0]
-    assert [says["lines"] for says in asked["says"]] == [
-        r.summary_lines() for r in study.recommendations
+    assert [[*map(plain, says["lines"])] for says in asked["says"]] == [
+        [found.headline(), *found.details()] for found in study.recommendations
     ]
 
 
@@ -72,7 +78,7 @@ def test_variants_without_an_answer_are_folded_also_without_scripts(tmp_path):
     for batch_size in (8, 16):
         make_run(tmp_path / "some", "adam", batch_size, 3)
     make_run(tmp_path / "some", "sgd <b>", 8, 3, reached=False)
-    text = page(read(tmp_path / "some")[0]).split("<script")[0]
+    text = plain(page(read(tmp_path / "some")[0]).split("<script")[0])
     answers, folded = text.split('<details id="unanswered">')
     assert "adam: use b = " in answers and "no run reached" not in answers
     assert "1 variant without an answer: sgd &lt;b&gt;" in folded
@@ -86,7 +92,7 @@ def test_many_variants_of_one_batch_size_each_are_folded(tmp_path, variants):
         make_run(tmp_path / "race", "adam", batch_size, 3)
     for lr in range(variants):
         make_run(tmp_path / "race", "sgd", 8, 3, variant=f"sgd lr={lr + 1}")
-    text = page(read(tmp_path / "race")[0]).split("<script")[0]
+    text = plain(page(read(tmp_path / "race")[0]).split("<script")[0])
     answers = text.partition('<details id="unanswered"')[0]
     assert "adam: use b = " in answers and answers.count("only b = 8 was run") == (variants % 5)
     assert ("5 variants without an answer: sgd lr=1" in text) == (variants == 5)
@@ -131,7 +137,7 @@ def test_a_threshold_that_some_runs_stopped_before_has_no_answer(tmp_path):
         "Run again with stop.loss=0.5 to find out."
     ]
     assert adam["least"] is None and adam["forms"] == []
-    assert sgd["lines"][0].startswith("sgd: only b = 8 was run")
+    assert plain(sgd["lines"][0]).startswith("sgd: only b = 8 was run")
     assert [answer[0] for answer in stricter["answers"]] == ["reached", None, None, "reached"]
 
 

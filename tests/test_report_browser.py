@@ -132,7 +132,7 @@ def test_rule_and_threshold_give_other_answers(opened, study, rule, threshold):
     Select(opened.all("#threshold")[0]).select_by_value(f"{threshold:g}")
     assert opened.all("#plot-steps svg")[0].get_attribute("outerHTML") != before
     assert steps_by_run(opened) == expected_steps(study, rule, threshold)
-    assert f"loss <= {threshold:g} by rule {rule}" in opened.text("#asked")[0]
+    assert f"loss ≤ {threshold:g} by rule {rule}" in opened.text("#asked")[0]
     assert opened.text("#answers strong")[0].startswith("adam: use b = ")
 
 
@@ -189,6 +189,8 @@ def test_losses_by_optimizer_and_by_steps(opened):
     Select(opened.all("#loss-by")[0]).select_by_value("steps")
     assert len({before, changed, opened.all("#plot-loss svg")[0].get_attribute("outerHTML")}) == 3
     assert len(opened.all("#plot-loss svg .losses path")) == 18
+    named = opened.text("#plot-loss svg .size text")  # as far as there is room
+    assert {"b = 4", "b = 128"} <= set(named) and len(named) == len(set(named))
 
 
 def test_losses_follow_the_rule_and_what_is_hidden(opened):
@@ -216,6 +218,11 @@ def test_it_fits_any_width(opened, width):
         "return [...document.querySelectorAll('.plots svg')].map((svg) => svg.clientWidth)"
     )
     assert len(drawn) == 4 and all(200 < own <= width for own in drawn)
+    first = "#runs .scroll.wide td:first-child"  # which stays while the others scroll
+    assert bool(opened.all(first)) == (width < 1000)
+    if width < 1000:
+        look = opened.run(f"return getComputedStyle(document.querySelector('{first}')).position")
+        assert look == "sticky"
 
 
 def test_in_print_there_is_the_legend_but_nothing_to_choose(opened):
@@ -256,7 +263,7 @@ def test_variants_without_an_answer_are_folded_and_variants_can_be_filtered(brow
         return browser.find_elements("css selector", selector)
 
     folded = all_("#unanswered")[0]
-    assert len(all_("#answers li")) == 3
+    assert len(all_("#answers > li")) == 3
     assert folded.text == (
         "8 variants without an answer: sgd lr=1, sgd lr=2, sgd lr=3, sgd lr=4, sgd lr=5, …"
     )

@@ -40,7 +40,7 @@ def test_every_variant_has_its_answer(study):
     assert sfo == "3,072 (2,048 to 4,096)"  # 32 steps an epoch
     (answer,) = [one for one in study.recommendations if one.optimizer == "adam"]
     low, high = answer.interval
-    assert fitted == f"{answer.critical_batch:.3g} ({low:.3g} to {high:.3g})"
+    assert fitted == f"{answer.critical_batch:.0f} ({low:.0f} to {high:.0f})"
     assert within.split()[0] == str(answer.range.low)
     assert rows["mine"][3].startswith("- (")
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from cbs_lightning.analysis.advice import Advice
 from cbs_lightning.analysis.curves import BatchSizePoint, Curve
 from cbs_lightning.console import count_of
 from cbs_lightning.fit.measurements import FEWEST_SIZES
@@ -15,7 +16,7 @@ def find_caveats(curve: Curve) -> list[str]:
     """Sentences about what the runs leave open, the most important first, the next run last."""
     least = curve.best
     if least is None:
-        return [_nothing_reached(curve), *_budgets(curve)]
+        return [*_nothing_reached(curve), *_budgets(curve)]
     review = _Review(curve, least)
     found = [
         *review.edges(),
@@ -29,8 +30,9 @@ def find_caveats(curve: Curve) -> list[str]:
         *review.limits(),
     ]
     if (following := next_batch_size(curve)) is not None:
-        longer = " with a larger budget" if following in review.exhausted_too_soon() else ""
-        found.append(f"Run next: batch_size={following}{longer}.")
+        exhausted = review.exhausted_too_soon().get(following, [])
+        longer = f" with a larger {review.advice.budget(exhausted)}" if exhausted else ""
+        found.append(f"Run next: {review.advice.next_run(following)}{longer}.")
     return found
 
 
@@ -48,29 +50,32 @@ def next_batch_size(curve: Curve) -> int | None:
     return next(iter(review.stopped_too_soon()), None) or review.in_a_gap()
 
 
-def _nothing_reached(curve: Curve) -> str:
+def _nothing_reached(curve: Curve) -> list[str]:
     tried = ", ".join(str(point.batch_size) for point in curve.points)
-    runs = [run for point in curve.points for run in point.runs]
     if any(point.reached for point in curve.points):
-        return f"at no batch size did all seeds reach {curve.threshold:g} (b = {tried})."
-    diverged = sorted({run.batch_size for run in runs if run.status is Status.DIVERGED})
-    whole = [run for run in runs if run.status is not Status.DIVERGED]
+        return [f"at no batch size did all seeds reach {curve.threshold:g} (b = {tried})."]
+    advice = Advice(curve.runs)
+    diverged = sorted({run.batch_size for run in curve.runs if run.status is Status.DIVERGED})
+    whole = [run for run in curve.runs if run.status is not Status.DIVERGED]
     if not whole:
-        lower = "more training will not help, a smaller optimizer.lr may"
-        return f"every run diverged (b = {tried}): {lower}."
-    text = f"no run reached {curve.threshold:g} (b = {tried})."
+        why = f"more training will not help, {advice.lower_lr} may"
+        return [f"every run diverged (b = {tried}): {why}."]
+    found = [f"no run reached {curve.threshold:g} (b = {tried})."]
     if diverged:
-        text += f" Diverged at b = {', '.join(map(str, diverged))}."
+        found.append(f"Diverged at b = {_list(diverged)}.")
     read = [run for run in whole if run.steps_answered >= run.first_reading]
     losses = [(run.loss, run.batch_size) for run in read if run.loss is not None]
     if not read:
-        return f"{text} None ran long enough for a reading by rule {curve.rule}: raise the budget."
+        what = "finished an epoch"
+        if curve.rule is not RuleName.EPOCH:
+            what = f"saw {count_of(curve.request.window, 'sample')}"
+        reason = f"so rule {curve.rule} has no loss to compare"
+        return [*found, f"No run {what}, {reason}; raise {advice.budget(whole)}."]
     if losses:
         loss, batch_size = min(losses)
-        text += f" The closest was {loss:.3g} at b = {batch_size}."
-    return (
-        f"{text} A looser stop.loss is answered at once, a larger stop.max_epochs by more training."
-    )
+        found.append(f"The closest was {loss:.3g} at b = {batch_size}.")
+    more = f"a larger {advice.budget(whole)} takes more training"
+    return [*found, f"{advice.looser_threshold} is answered at once; {more}."]
 
 
 def _budgets(curve: Curve) -> list[str]:
@@ -95,6 +100,10 @@ class _Review:
 
     curve: Curve
     least: BatchSizePoint
+
+    @property
+    def advice(self) -> Advice:
+        return Advice(self.curve.runs)
 
     @property
     def _sizes(self) -> list[int]:
@@ -127,10 +136,14 @@ class _Review:
                 found[point.batch_size] = min(spent)
         return found
 
-    def exhausted_too_soon(self) -> list[int]:
-        """Those of them whose budget ended; a run that a search gave up trains on without more."""
-        given_up = {point.batch_size for point in self.curve.points if point.abandoned}
-        return [size for size in self.stopped_too_soon() if size not in given_up]
+    def exhausted_too_soon(self) -> dict[int, list[Result]]:
+        """Those of them whose budget ended: one that a search gave up trains on without more."""
+        too_soon = self.stopped_too_soon()
+        return {
+            point.batch_size: [run for run in point.missed if run.status is Status.EXHAUSTED]
+            for point in self.curve.points
+            if point.batch_size in too_soon and not point.abandoned
+        }
 
     def too_soon(self) -> list[str]:
         return [
@@ -149,16 +162,16 @@ class _Review:
         took = count_of(round(self.least.epochs or 0), "epoch")
         return [
             f"b = {sizes} all took {took}; rule epoch cannot tell them apart, "
-            "stop.rule=middle can, without training."
+            f"{self.advice.rule('middle')} can, without training."
         ]
 
     def first_reading(self) -> list[str]:
         sizes = [point.batch_size for point in self.curve.points if point.at_first_reading]
         if not sizes or not self.least.at_first_reading:
             return []
-        cure = "a smaller stop.window"
+        cure = self.advice.smaller_window
         if self.curve.rule is RuleName.EPOCH:
-            cure = f"stop.rule=window with {cure}"
+            cure = f"{self.advice.rule('window')} with {cure}"
         return [
             f"b = {', '.join(map(str, sizes))} met the threshold at the rule's first reading, so "
             f"K may be smaller there; {cure} would show it."
@@ -211,8 +224,10 @@ class _Review:
         if whole := [p for p in points if p.effective_batch_size < p.batch_size]:
             sizes = ", ".join(str(point.batch_size) for point in whole)
             found.append(f"b = {sizes}: the whole data set, {whole[0].effective_batch_size:,}.")
-        if len(self.curve.seeds) == 1:
-            found.append("One seed: seed=0,1,2 shows how much K varies.")
+        if not self.curve.is_repeated:
+            known = len(self.curve.seeds) == 1 and self.curve.seeds[0] is not None
+            once = "Only one seed." if known else "Each batch size was run only once."
+            found.append(f"{once} {self.advice.more_seeds}")
         return found
 
     def in_a_gap(self) -> int | None:

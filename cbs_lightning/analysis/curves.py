@@ -10,10 +10,12 @@ from statistics import median
 
 from cbs_lightning.fit.comparison import Comparison, compare_measurements
 from cbs_lightning.fit.measurements import FEWEST_SIZES, Measurements, measurements
-from cbs_lightning.results.result import Request, Result, Status
+from cbs_lightning.results.result import UNFINISHED, Request, Result, Status, seed_order
 from cbs_lightning.results.trajectory import RuleName
 
 FEWEST = FEWEST_SIZES  # batch sizes that a curve is drawn through
+FEWEST_AGAINST = 5  # batch sizes that reached the threshold, for no formula to fit them
+NO_FORMULA = 0.1  # probability of the formulas below which none is said to fit
 MISSED = (Status.EXHAUSTED, Status.DIVERGED, Status.ABANDONED)
 
 
@@ -94,6 +96,10 @@ class Curve:
     points: tuple[BatchSizePoint, ...]
 
     @property
+    def runs(self) -> tuple[Result, ...]:
+        return tuple(run for point in self.points for run in point.runs)
+
+    @property
     def data_size(self) -> int:
         return self.points[0].runs[0].data_size
 
@@ -136,9 +142,15 @@ class Curve:
         return tuple(point for point in self.points if len(point.missed) > len(point.abandoned))
 
     @property
-    def seeds(self) -> tuple[int, ...]:
-        runs = [run for point in self.points for run in (*point.reached, *point.missed)]
-        return tuple(sorted({run.seed for run in runs}))
+    def seeds(self) -> tuple[int | None, ...]:
+        """Those of its finished runs; None stands for all runs that had none."""
+        known = [run for run in self.runs if run.status not in UNFINISHED]
+        return tuple(sorted({run.seed for run in known}, key=seed_order))
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether a batch size was run more than once, so that the scatter of K shows."""
+        return any(len(point.reached) + len(point.missed) > 1 for point in self.points)
 
     def measurements(self) -> Measurements:
         """What the forms are fitted to; b is the effective one, at most the whole data set.
@@ -157,6 +169,12 @@ class Curve:
     def is_fitted(self) -> bool:
         """Whether enough batch sizes reached the threshold for a curve through them."""
         return len({run.effective_batch_size for p in self.points for run in p.reached}) >= FEWEST
+
+    @property
+    def refutes_formulas(self) -> bool:
+        """Whether the runs speak against every formula, which have a prior probability of 0.35."""
+        found = self.comparison
+        return found.data.distinct >= FEWEST_AGAINST and found.formula_probability < NO_FORMULA
 
     @cached_property
     def comparison(self) -> Comparison:
@@ -186,7 +204,7 @@ def curves(results: Iterable[Result]) -> list[Curve]:
     answered = [run for run in results if run.status is not None]
     found = []
     for _, group in groupby(sorted(answered, key=curve_key), curve_key):
-        runs = sorted(group, key=lambda run: (run.batch_size, run.seed))
+        runs = sorted(group, key=lambda run: (run.batch_size, seed_order(run.seed)))
         points = tuple(
             BatchSizePoint(batch_size, tuple(same))
             for batch_size, same in groupby(runs, lambda run: run.batch_size)
@@ -203,10 +221,11 @@ def short_names(curves: list[Curve]) -> dict[str, str]:
 
 
 def _distinct(runs: Iterable[Result]) -> list[Result]:
-    """The first run for each seed and effective batch size."""
-    found: dict[tuple[int, int], Result] = {}
-    for run in runs:
-        found.setdefault((run.effective_batch_size, run.seed), run)
+    """The first run for each seed and effective batch size; every run without a seed."""
+    found: dict[tuple[int, int | str], Result] = {}
+    for number, run in enumerate(runs):
+        seed = f"unseeded {number}" if run.seed is None else run.seed
+        found.setdefault((run.effective_batch_size, seed), run)
     return list(found.values())
 
 

@@ -52,4 +52,5 @@ def _result(batch_size: int, steps: int) -> Result:
         device="cpu",
         config_hash="",
         versions={},
+        waited=0.0,
     )

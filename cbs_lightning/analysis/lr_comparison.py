@@ -74,7 +74,7 @@ class LrComparison:
         lines = [f"{heading(self.variant, asked)}: b* = {', '.join(least)}."]
         if self.tuned is not None:
             lines += [
-                f"  {sentence}"
+                f"  - {sentence}"
                 for sentence in (self._gain(), _rates_in_words(self.tuned))
                 if sentence
             ]

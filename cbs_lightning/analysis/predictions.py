@@ -76,7 +76,7 @@ def predictions_of(curve: Curve, records: Mapping[str, NoiseRecord]) -> tuple[Ru
             found.append(
                 RunPrediction(
                     batch_size=run.batch_size,
-                    seed=run.seed,
+                    seed=record.seed,
                     config_hash=run.config_hash,
                     critical_batch=best.critical_batch,
                     interval=best.interval,

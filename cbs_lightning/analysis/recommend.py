@@ -2,10 +2,13 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
+from cbs_lightning.analysis.advice import Advice
 from cbs_lightning.analysis.caveats import find_caveats, next_batch_size
-from cbs_lightning.analysis.curves import BatchSizePoint, Curve
+from cbs_lightning.analysis.conditions import why_seconds_differ
+from cbs_lightning.analysis.curves import FEWEST, BatchSizePoint, Curve
 from cbs_lightning.analysis.predictions import predictions_of
 from cbs_lightning.analysis.recommendation import (
     LEVEL,
@@ -16,6 +19,7 @@ from cbs_lightning.analysis.recommendation import (
     Recommendation,
     RunBehind,
 )
+from cbs_lightning.console import count_of
 from cbs_lightning.fit.comparison import WITHIN
 from cbs_lightning.fit.curve_fit import Fit
 from cbs_lightning.fit.minimum import largest_within
@@ -51,14 +55,15 @@ def recommend(
     >>> found.interval[0] < found.critical_batch < found.interval[1]
     True
     >>> found.caveats[0]
-    'One seed: seed=0,1,2 shows how much K varies.'
+    'Only one seed. Add seed=0,1,2 to see how much K varies.'
     """
     comparison = curve.comparison
-    least, fastest, cheap = curve.best, curve.fastest, _range(curve, within)
+    least, cheap = curve.best, _range(curve, within)
+    seconds_caveat = why_seconds_differ(curve.runs)
+    fastest = curve.fastest if not seconds_caveat else None
     several = sum(point.all_reached for point in curve.distinct_points) > 1
     decisive = comparison.decisive if leverage and several else ()
-    caveats, following = _open_questions(curve, bool(decisive))
-    return Recommendation(
+    found = Recommendation(
         variant=curve.variant,
         optimizer=curve.optimizer,
         threshold=curve.threshold,
@@ -76,13 +81,32 @@ def recommend(
         critical_batch=comparison.critical_batch,
         interval=_interval(curve),
         no_interior_minimum=comparison.reason,
+        why_none=_why_none(curve),
         formula_probability=comparison.formula_probability,
+        refutes_formulas=curve.refutes_formulas,
         decisive=tuple(round(size) for size in decisive),
         fits=tuple(_form(fitted, least) for fitted in comparison),
-        caveats=tuple(caveats),
-        next_batch_size=following,
+        caveats=(),
+        next_batch_size=None,
         predictions=predictions_of(curve, records),
+        seconds_caveat=seconds_caveat,
     )
+    caveats, following = _open_questions(curve, found)
+    return replace(found, caveats=tuple(caveats), next_batch_size=following)
+
+
+def _why_none(curve: Curve) -> str:
+    """A sentence on why no b* is claimed, unless a caveat says it."""
+    comparison = curve.comparison
+    complete = sum(point.all_reached for point in curve.distinct_points)
+    if comparison.critical_batch is not None or complete < FEWEST or curve.best_at_edge:
+        return ""
+    if not math.isfinite(comparison.best.aicc):
+        runs = count_of(len(comparison.data.reached), "run")
+        return f"Only {runs} reached the threshold."
+    if edge := comparison.data.at_edge:
+        return f"K·b is least at the {edge} batch size that reached the threshold."
+    return "Curves without a minimum fit about as well."
 
 
 def _largest_within_overhead(curve: Curve) -> BatchSizePoint | None:
@@ -91,14 +115,15 @@ def _largest_within_overhead(curve: Curve) -> BatchSizePoint | None:
     return next((point for point in complete if point.effective_batch_size == end), None)
 
 
-def _open_questions(curve: Curve, decisive: bool) -> tuple[list[str], int | None]:
+def _open_questions(curve: Curve, found: Recommendation) -> tuple[list[str], int | None]:
     """The caveats, and the batch size to run next, which the last of them names."""
     caveats, following = find_caveats(curve), next_batch_size(curve)
-    if following is None and sum(point.all_reached for point in curve.distinct_points) > 1:
-        following = _next_to_settle(curve, decisive)
-        if following is not None:
-            again = " with another seed" if following in _sizes(curve) else ""
-            caveats.append(f"Run next: batch_size={following}{again}.")
+    if following is not None or found.least_sfo is None or len(found.batch_sizes) == 1:
+        return caveats, following
+    following = _next_to_settle(curve, found)
+    if following is not None:
+        again = " with another seed" if following in _sizes(curve) else ""
+        caveats.append(f"Run next: {Advice(curve.runs).next_run(following)}{again}.")
     return caveats, following
 
 
@@ -147,9 +172,15 @@ def _interval(curve: Curve) -> tuple[float, float]:
     )
 
 
-def _next_to_settle(curve: Curve, decisive: bool) -> int | None:
-    """Beyond the edge to which b*'s interval is open, unless runs failed there; where both edges
-    are, or single batch sizes decide, the batch size whose run would tell most."""
+def _next_to_settle(curve: Curve, found: Recommendation) -> int | None:
+    """An outlier once more; else beyond the edge to which b*'s interval is open, unless runs failed
+    there; where both edges are, or single batch sizes decide, the batch size whose run would tell
+    most; else the best one once more, if nothing is sure."""
+    if found.outliers:
+        return found.outliers[0]
+    again = curve.best.batch_size if curve.best is not None and not found.is_sure else None
+    if sum(point.all_reached for point in curve.distinct_points) < 2:
+        return again
     low, high = _interval(curve)
     first, last = curve.points[0], curve.points[-1]
     down, up = low == 0 and first.all_reached, math.isinf(high) and last.all_reached
@@ -157,14 +188,13 @@ def _next_to_settle(curve: Curve, decisive: bool) -> int | None:
         return first.batch_size // 2
     if up and not down:
         return 2 * last.batch_size
-    asked = up or (decisive and curve.is_fitted)
+    asked = up or (found.decisive and curve.is_fitted)
     size = curve.comparison.settling_batch_size if asked else None
-    if size is None:
-        return None
-    failed = (size < first.batch_size and not first.all_reached) or (
-        size > last.batch_size and not last.all_reached
+    failed = size is not None and (
+        (size < first.batch_size and not first.all_reached)
+        or (size > last.batch_size and not last.all_reached)
     )
-    return None if failed else min(round(size), curve.data_size)
+    return again if size is None or failed else min(round(size), curve.data_size)
 
 
 def _choice(point: BatchSizePoint | None, least: BatchSizePoint | None) -> Choice | None:

@@ -1,17 +1,18 @@
 """The answer for one curve: which batch sizes to use, how sure that is, and how to say it."""
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cbs_lightning.analysis.predictions import RunPrediction, prediction_sentences
 from cbs_lightning.console import count_of, duration
+from cbs_lightning.fit.comparison import CLAIM
 from cbs_lightning.fit.curve_fit import MISFIT
+from cbs_lightning.results.result import seeds_in_words
 
 OVERHEAD = 0.2  # of the least SFO that a larger batch may cost
 LEVEL = 0.9  # of the intervals, and how sure a range is to be
+LIKELY = 0.5  # of a range, to recommend a batch size for now
 FASTER = 1.05  # times as fast: less is not worth telling
-FORMULA_FITS = 0.5  # probability from which one is said to
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class RunBehind:
     """A run that an answer rests on."""
 
     batch_size: int
-    seed: int
+    seed: int | None
     status: str
     steps_run: int
     budget: str  # in words; "": not known
@@ -97,48 +98,78 @@ class Recommendation:
     threshold: float
     rule: str
     window: int | None  # samples; None: the rule has none
-    seeds: tuple[int, ...]
+    seeds: tuple[int | None, ...]
     batch_sizes: tuple[int, ...]  # that were run
     runs: tuple[RunBehind, ...]
     range: CheapRange | None
     wider_range: CheapRange | None  # within more, where `range` is one batch size or not sure
     least_sfo: Choice | None  # the measured b*
-    fastest: Choice | None
+    fastest: Choice | None  # None also where their seconds cannot be compared
     largest_within_overhead: Choice | None  # the end of perfect scaling
     probability: float  # of an interior minimum of K·b
     critical_batch: float | None  # b*, where an interior minimum is supported
     interval: tuple[float, float]  # of b*; an end of 0 or infinity is open
     no_interior_minimum: str  # why none is supported; "" where one is
+    why_none: str  # the same as a sentence for people, where the caveats do not say it
     formula_probability: float  # that some formula fits these runs
+    refutes_formulas: bool  # whether the runs speak against all of them
     decisive: tuple[int, ...]  # batch sizes without which the verdict on a minimum is another
     fits: tuple[FittedForm, ...]  # the named forms, the best first
     caveats: tuple[str, ...]  # sentences
     next_batch_size: int | None  # to run next
     predictions: tuple[RunPrediction, ...] = ()  # of b*, by the probes of single runs
+    outliers: tuple[int, ...] = ()  # batch sizes whose K is far off the curve of the others
+    seconds_caveat: str = ""  # why the seconds of these runs cannot be compared
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether a range of batch sizes is sure to be cheap."""
+        found = self.range
+        surely = found is None or found.is_sure or self.wider_range is not None
+        return surely and not self.is_unknown
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether none is even likely to be, so that no batch size can be recommended."""
+        found, least = self.range, self.least_sfo
+        unlikely = found is not None and found.confidence < LIKELY and self.wider_range is None
+        return unlikely or (least is not None and least.batch_size in self.outliers)
 
     def summary_lines(self, asked: str = "") -> list[str]:
-        """Lines to print: the range, what its batch sizes cost, b*, and the caveats.
+        """Lines to print: the headline, and the details as a list.
 
-        `asked`: what of the request the heading has to tell, where there are several.
+        `asked`: what of the request the headline has to tell, where there are several.
         """
-        name = heading(self.variant, asked)
+        return [self.headline(asked), *(f"  - {line}" for line in self.details())]
+
+    def headline(self, asked: str = "") -> str:
+        """Which batch size to use, and over which range that hardly matters."""
+        return f"{heading(self.variant, asked)}: {self._verdict()}"
+
+    def details(self) -> list[str]:
+        """Sentences: what the batch sizes cost, the fastest, b*, and the caveats."""
         predicted = prediction_sentences(self.predictions)
         if self.least_sfo is None:
-            others = [*self.caveats[1:], *predicted]
-            return [f"{name}: {self.caveats[0]}", *_joined(others)]
+            return [*self.caveats[1:], *predicted]
         if len(self.batch_sizes) == 1:
-            only = f"only b = {self.batch_sizes[0]} was run, {_cost(self.least_sfo)}."
-            return [f"{name}: {only}", *_joined(predicted)]
+            return predicted
         return [
-            f"{name}: {self._use(self.least_sfo)}",
-            *_joined([self._least(self.least_sfo), *self._alternatives(self.least_sfo)]),
-            *_joined([self._minimum(), *self._fit(), *predicted]),
-            *_joined(self.caveats),
+            *self._least(self.least_sfo),
+            *self._alternatives(self.least_sfo),
+            self._minimum(),
+            *predicted,
+            *self.caveats,
         ]
 
-    def _use(self, least: Choice) -> str:
-        text = f"use b = {least.batch_size}"
-        found, wider = self.range, self.wider_range
+    def _verdict(self) -> str:
+        least, found, wider = self.least_sfo, self.range, self.wider_range
+        if least is None:
+            return self.caveats[0]
+        if len(self.batch_sizes) == 1:
+            return f"only b = {self.batch_sizes[0]} was run, {_cost(least)}."
+        if self.is_unknown:
+            return f"the runs do not tell yet; {self._least_run(least)}."
+        text = f"use b = {least.batch_size}{'' if self.is_sure else ' for now'}"
         if found is None:
             return f"{text}."
         most = f"at most {percent(found.within)}"
@@ -146,56 +177,74 @@ class Recommendation:
             text += f"; {_costs_at_most(found)}"
             return f"{text}; {_costs_at_most(wider)}." if wider else f"{text}."
         if wider is None:
-            return f"{text}, which costs {most} more gradients than the least ({_sure(found)})."
+            costs = "costs" if found.is_sure else "probably costs"
+            return f"{text}, which {costs} {most} more gradients than the least ({_sure(found)})."
         return f"{text}; {_costs_at_most(wider)}, b = {found.low} itself {most} ({_sure(found)})."
 
-    def _least(self, least: Choice) -> str:
-        seeds = f"{len(self.seeds)} seeds" if len(self.seeds) > 1 else f"seed {self.seeds[0]} only"
-        runs = f"{count_of(len(self.runs), 'run')}, {seeds}"
-        return f"Fewest gradients: b = {least.batch_size}, {_cost(least)} ({runs})."
+    def _least_run(self, least: Choice) -> str:
+        """Which batch size came out best, and in how many runs."""
+        count = sum(run.batch_size == least.batch_size for run in self.runs)
+        where = "in one run" if count == 1 else f"in the median of {count} runs"
+        return f"b = {least.batch_size} had the least K·b, {where}"
+
+    def _least(self, least: Choice) -> list[str]:
+        """What the fewest gradients were; how sure that is, where nothing is."""
+        runs = f"{count_of(len(self.runs), 'run')}, {seeds_in_words(self.seeds)}"
+        lines = [f"Fewest gradients: b = {least.batch_size}, {self._cost(least)} ({runs})."]
+        if self.is_unknown and self.range is not None:
+            lines.append(f"The best guess so far: {_costs_at_most(self.range)}.")
+        far = "is far off the curve of the others, so it may be an outlier."
+        return lines + [f"b = {size} {far}" for size in self.outliers]
+
+    def _cost(self, choice: Choice) -> str:
+        """Without the time where times cannot be compared."""
+        return _cost(choice, timed=not self.seconds_caveat)
 
     def _alternatives(self, least: Choice) -> list[str]:
         lines = []
         fastest, largest = self.fastest, self.largest_within_overhead
         if fastest is not None and (fastest.speedup or 0) > FASTER:
             lines.append(
-                f"{fastest.speedup:.1f} times as fast in wall-clock at b = {fastest.batch_size}, "
-                f"for {_more(fastest)} gradients ({_cost(fastest)})."
+                f"b = {fastest.batch_size} trains {fastest.speedup:.1f} times as fast, for "
+                f"{_more(fastest)} gradients ({self._cost(fastest)})."
             )
         elif fastest is not None:
-            lines.append("No other was faster in wall-clock by 5 %.")
+            lines.append("No other batch size was more than 5 % faster.")
         if largest is not None and largest.batch_size != least.batch_size:
-            text = f"Largest within {percent(OVERHEAD)} of the least: b = {largest.batch_size}"
-            mentioned = any(f"at b = {largest.batch_size}," in line for line in lines)
-            cost = f"for {_more(largest)} gradients ({_cost(largest)})"
-            lines.append(f"{text} as well." if mentioned else f"{text}, {cost}.")
+            what = f"the largest within {percent(OVERHEAD)} of the least"
+            if lines and fastest is not None and largest.batch_size == fastest.batch_size:
+                lines.append(f"b = {largest.batch_size} is also {what}.")
+            else:
+                cost = f"for {_more(largest)} gradients ({self._cost(largest)})"
+                lines.append(f"b = {largest.batch_size} is {what}, {cost}.")
         return lines
 
     def _minimum(self) -> str:
-        """What the curves say of b*."""
+        """What the curves say of b*, and whether one batch size decides that."""
+        where = "the probability of a minimum inside these batch sizes is"
         if self.critical_batch is not None:
             interval = f"{percent(LEVEL)} interval {span_in_words(self.interval)}"
-            probability = f"probability of an interior minimum {self.probability:.2f}"
-            return f"b* = {size_in_words(self.critical_batch)}, {interval}; {probability}."
-        text = f"b*: {self.no_interior_minimum}."
-        if self.interval == (0.0, math.inf):
-            return text
-        return f"{text} {percent(LEVEL)} interval {span_in_words(self.interval)}."
+            parts = [f"b* = {size_in_words(self.critical_batch)}, {interval}; {where} "]
+            parts[0] += f"{probability_in_words(self.probability)}."
+        else:
+            chance = probability_in_words(self.probability)
+            parts = [f"No b* claimed: {where} {chance} ({CLAIM:g} is needed).", self.why_none]
+            if self.interval != (0.0, math.inf):
+                parts.append(f"If there is one, it is {_located(self.interval)}.")
+        if self.refutes_formulas:
+            chance = f"probability {probability_in_words(self.formula_probability)}"
+            parts.append(f"No formula fits these runs ({chance}): the curve assumes none.")
+        return " ".join(filter(None, [*parts, self._decisive()]))
 
-    def _fit(self) -> list[str]:
-        """Whether a formula describes the runs, and whether one batch size decides the verdict."""
-        lines = []
-        if self.formula_probability < FORMULA_FITS:
-            chance = f"probability {self.formula_probability:.2f}"
-            lines.append(f"No formula fits these runs ({chance}): the curve assumes none.")
+    def _decisive(self) -> str:
         if len(self.decisive) == 1:
-            lines.append(f"b = {self.decisive[0]} alone decides whether there is a minimum.")
-        elif 2 * len(self.decisive) > len(self.batch_sizes):
-            lines.append("Dropping any one of most batch sizes would overturn that.")
-        elif self.decisive:
-            sizes = " or ".join(map(str, self.decisive))
-            lines.append(f"Dropping b = {sizes} would overturn that.")
-        return lines
+            return f"The conclusion depends on this one batch size: b = {self.decisive[0]}."
+        if not self.decisive:
+            return ""
+        some = f"b = {' or '.join(map(str, self.decisive))}"
+        if 2 * len(self.decisive) > len(self.batch_sizes):
+            some = "any one of most batch sizes"
+        return f"Without {some} the conclusion would be the opposite."
 
 
 def heading(variant: str, asked: str = "") -> str:
@@ -207,7 +256,7 @@ def percent(share: float) -> str:
 
 
 def _costs_at_most(found: CheapRange) -> str:
-    span = f"b from {found.low} to {found.high}"
+    span = f"b from {found.low} to {found.high}" if found.low < found.high else f"b = {found.low}"
     return f"{span} costs at most {percent(found.within)} more gradients ({_sure(found)})"
 
 
@@ -216,15 +265,29 @@ def _sure(found: CheapRange) -> str:
     return f"{min(math.floor(100 * found.confidence), 99)} % sure"
 
 
-def _joined(sentences: Iterable[str]) -> list[str]:
-    text = " ".join(sentences)
-    return [f"  {text}"] if text else []
+def _located(interval: tuple[float, float]) -> str:
+    """Where a b* that is not claimed would be."""
+    low, high = interval
+    first, last = size_in_words(low), size_in_words(high)
+    if low == 0:
+        place = f"below {last}"
+    else:
+        place = f"from {first} to {last}" if math.isfinite(high) else f"above {first}"
+    return f"{place} ({percent(LEVEL)})"
 
 
-def _cost(choice: Choice) -> str:
+def probability_in_words(value: float) -> str:
+    """Two digits; nothing is impossible or certain."""
+    if value < 0.01:
+        return "below 0.01"
+    return "above 0.99" if value > 0.99 else f"{value:.2f}"
+
+
+def _cost(choice: Choice, *, timed: bool = True) -> str:
     whole = choice.steps == round(choice.steps)  # the median of two seeds need not be
     steps = count_of(round(choice.steps), "step") if whole else f"{choice.steps:,.1f} steps"
-    return f"K·b = {choice.sfo:,.0f} in {steps}, {duration(choice.seconds)}"
+    time = f", {duration(choice.seconds)}" if timed else ""
+    return f"K·b = {choice.sfo:,.0f} in {steps}{time}"
 
 
 def _more(choice: Choice) -> str:
@@ -247,5 +310,5 @@ def span_in_words(interval: tuple[float, float]) -> str:
 
 
 def size_in_words(size: float) -> str:
-    """A batch size that need not be whole, with three digits or all before the point."""
-    return f"{size:,.0f}" if size >= 100 else f"{size:.3g}"
+    """A batch size that need not be whole, with two digits or all before the point."""
+    return f"{size:,.0f}" if size >= 10 else f"{size:.2g}"

@@ -7,6 +7,7 @@ from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
+from cbs_lightning.analysis.conditions import describe_seconds
 from cbs_lightning.analysis.curves import Curve, curves
 from cbs_lightning.analysis.hyperparameters import Panel, hyperparameter_panels
 from cbs_lightning.analysis.loss_curves import LossCurve, loss_curve
@@ -19,6 +20,7 @@ from cbs_lightning.analysis.thresholds import AcrossThresholds, across_threshold
 from cbs_lightning.commands import option
 from cbs_lightning.console import count_of
 from cbs_lightning.errors import UserError, did_you_mean
+from cbs_lightning.files import file_name, inside
 from cbs_lightning.fit.comparison import WITHIN
 from cbs_lightning.noise.record import NoiseRecord
 from cbs_lightning.results.result import UNFINISHED, Request, Result, Run, answer
@@ -58,6 +60,27 @@ class Question:
             found |= alike
         return [run for run in runs if run.result.variant in found]
 
+    def folder(self, usual: Request) -> str:
+        """The folder of a study for this question's files; "" for the study's own question.
+
+        >>> usual = Request(0.2, "middle", 450)
+        >>> Question(loss=0.2).folder(usual), Question(0.6, RuleName.WINDOW).folder(usual)
+        ('', 'loss_0.6_window')
+        >>> Question(window=900, variants="adam,sgd*").folder(usual)
+        'middle_900_variants_adam,sgd,'
+        """
+        asked, parts = self.request(usual), []
+        if asked.threshold != usual.threshold:
+            parts.append(f"loss_{str(asked.threshold).removesuffix('.0')}")
+        other_window = asked.window != usual.window and asked.rule is not RuleName.EPOCH
+        if other_window or asked.rule is not usual.rule:
+            parts.append(f"{asked.rule}_{asked.window}" if other_window else str(asked.rule))
+        if self.within != WITHIN:
+            parts.append(f"within_{self.within:g}")
+        if self.variants is not None:
+            parts.append(f"variants_{self.variants}")
+        return file_name("_".join(parts)) if parts else ""
+
     def choice(self, runs: list[Run]) -> list[str]:
         """A line on how the question was chosen, where runs were asked for different things."""
         results = [run.result for run in runs]
@@ -87,6 +110,12 @@ class Study:
     runs: list[Run] = field(repr=False)
     broken: list[Broken] = field(repr=False)
     question: Question = USUAL
+    folder: str = ""  # for its files, where they do not answer the study's own question
+
+    @property
+    def output(self) -> Path:
+        """Where its files are written; raises `LinkError` for a link out of the study."""
+        return inside(self.directory, self.folder) if self.folder else self.directory
 
     @property
     def name(self) -> str:
@@ -176,6 +205,11 @@ class Study:
         return lr_comparisons(self.curves)
 
     @property
+    def _told_across(self) -> list[AcrossThresholds]:
+        """Those with something to say about the theorem."""
+        return [found for found in self.across if not found.joint.reason]
+
+    @property
     def over_batch_sizes(self) -> bool:
         """Whether there is something to draw against the batch size."""
         return not self.panels or any(len(curve.points) > 1 for curve in self.curves)
@@ -186,8 +220,9 @@ class Study:
             f"{self.name}: {self.request_in_words}, {count_of(len(self.runs), 'run')}",
             *self.question.choice(self.runs),
             *(f"  {line}" for found in self.recommendations for line in found.summary_lines()),
+            *(f"  {line}" for line in [describe_seconds(self.recommended_curves)] if line),
             *(f"  {line}" for found in self.lr_comparisons for line in found.summary_lines()),
-            *(f"  {found.variant}: {found.joint.describe()}" for found in self.across),
+            *(f"  {each.variant}: {each.joint.describe()}" for each in self._told_across),
             *(f"  {panel.describe()}" for panel in self.panels),
         ]
 
@@ -195,7 +230,9 @@ class Study:
 def read(directory: Path, question: Question = USUAL) -> tuple[Study | None, list[str]]:
     """The study (None if none of its runs can be read), and the lines of `left_out`."""
     runs, broken = read_study(directory)
-    study = Study(directory, question.select(runs), broken, question)
+    chosen = question.select(runs)
+    folder = question.folder(usual_request(chosen)) if chosen else ""
+    study = Study(directory, chosen, broken, question, folder)
     return study if study.runs else None, left_out(study)
 
 

@@ -25,6 +25,7 @@ from cbs_lightning.results.result import (
     Result,
     Status,
     answer,
+    seeds_in_words,
 )
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class RunFiles:
     """Writes the result, the losses and a description of the run to `directory`.
 
     The name of the folder above is the study. `variant` is by default the optimizer's name, and
-    `seed` that of `seed_everything`.
+    `seed` that of `seed_everything`, or None without one.
     """
 
     def __init__(self, directory: Path, variant: str | None, seed: int | None) -> None:
@@ -52,7 +53,8 @@ class RunFiles:
             if stored.config_hash != blank.config_hash:
                 raise MisconfigurationException(
                     f"directory={str(self.directory)!r} holds another run ({stored.variant}, "
-                    f"b = {stored.batch_size}, seed {stored.seed}); take another, or move it away"
+                    f"b = {stored.batch_size}, {seeds_in_words([stored.seed])}); take another, or "
+                    "move it away"
                 )
         self.directory.mkdir(parents=True, exist_ok=True)
         text = OmegaConf.to_yaml(OmegaConf.create(blank.configuration))
@@ -89,7 +91,7 @@ class RunFiles:
         optimizer = trainer.optimizers[0]
         name = type(optimizer).__name__.lower()
         lr, settings = OptimizerSettings.of(optimizer)
-        seed = self.seed if self.seed is not None else int(os.environ.get("PL_GLOBAL_SEED", 0))
+        seed = self.seed if self.seed is not None else _global_seed()
         loader, data = trainer.train_dataloader, _data(trainer)
         identity: dict[str, Any] = {
             "data": type(data).__name__,
@@ -100,7 +102,8 @@ class RunFiles:
             "seed": seed,
             **_details(trainer, module, data),
         }
-        text = json.dumps(identity, sort_keys=True, default=str)
+        # Unseeded runs count as seed 0 here: their directories are older than the distinction.
+        text = json.dumps(identity | {"seed": seed or 0}, sort_keys=True, default=str)
         return Result(
             schema_version=SCHEMA_VERSION,
             status=Status.FAILED,
@@ -140,6 +143,12 @@ class RunFiles:
             machine=provenance.machine(),
             tokens_per_sample=getattr(data, "tokens_per_sample", None),
         )
+
+
+def _global_seed() -> int | None:
+    """What Lightning's `seed_everything` was given; None if it was not called."""
+    seed = os.environ.get("PL_GLOBAL_SEED")
+    return int(seed) if seed else None
 
 
 def _details(trainer: L.Trainer, module: L.LightningModule, data: Any) -> dict[str, Any]:

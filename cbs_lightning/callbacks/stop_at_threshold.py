@@ -47,7 +47,7 @@ class StopAtThreshold(L.Callback):
             of its first tensor.
         variant: name of the run's curve in a figure; None: the optimizer's name.
         batch_size: samples per step; None: the loader's batch size times the accumulation.
-        seed: seed to record; None: that of `seed_everything`, or else 0.
+        seed: seed to record; None: that of `seed_everything`, if it was called.
         recorder: for this project's own runs: the recorder that they have already.
         sfo_limit: for searches: the SFO above which the run is abandoned.
         look_every: for this project's own runs: steps between two checks on a GPU; None: once per

@@ -187,8 +187,9 @@ class Comparison(Sequence[Fit]):
             why = f"K·b is least at the {edge} batch size that tells"
         else:
             why = "curves without one fit too well"
-        chance = f"probability {self.probability:.2f}, {CLAIM:g} to claim one"
-        return f"no interior minimum is supported by these data: {why} ({chance})"
+        chance = f"{self.probability:.2f}" if self.probability >= 0.01 else "below 0.01"
+        needed = f"probability {chance}; {CLAIM:g} is needed"
+        return f"no interior minimum is supported by these data: {why} ({needed})"
 
 
 def compare(batch_sizes: ArrayLike, steps: ArrayLike, unreached: Unreached = None) -> Comparison:

@@ -76,16 +76,20 @@ class JointFit:
             )
         if self.form_contradicted:
             return (
-                f"Thresholds {thresholds}, each by itself, contradict the paper's form already: "
-                f"log K is off by {self.separate_rms:.2f} (RMS), with the nested form by "
-                f"{self.nested_rms:.2f}. C1, C2 and C3 are not to be relied on."
+                f"The theorem's form does not describe thresholds {thresholds} even one by one "
+                f"(RMS of log K {self.separate_rms:.2f}, with the nested form "
+                f"{self.nested_rms:.2f}). C1, C2 and C3 are not to be relied on."
             )
-        verdict = "contradict" if self.contradicted else "agree with"
+        errors = f"RMS of log K {self.rms_log_error:.2f} against {self.separate_rms:.2f}"
+        if self.contradicted:
+            return (
+                f"The theorem's form does not describe thresholds {thresholds} jointly ({errors} "
+                "for each threshold by itself). C1, C2 and C3 are not to be relied on."
+            )
         constants = f"C1 = {self.c1:.3g}, C2 = {self.c2:.3g}, C3 = {self.c3:.3g}"
         return (
-            f"Thresholds {thresholds} {verdict} the theorem's 1/A linear in ε and B0/A constant: "
-            f"log K is off by {self.rms_log_error:.2f} (RMS), each threshold by itself by "
-            f"{self.separate_rms:.2f}. {constants}, if ε is the loss threshold up to a constant."
+            f"The theorem's form describes thresholds {thresholds} jointly almost as well as one "
+            f"by one ({errors}). {constants}, if ε is the loss threshold up to a constant."
         )
 
 

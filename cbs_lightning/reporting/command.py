@@ -66,7 +66,8 @@ def check_output_dir(output_dir: Path) -> None:
 
 def _parser(description: str | None) -> argparse.ArgumentParser:
     usual = "default: that of most runs"
-    parser = OneLineParser(description=description)
+    other = "The answer to another question than a study's own goes into a folder of its own there."
+    parser = OneLineParser(description=description, epilog=other)
     parser.add_argument(
         "output_dir", type=Path, nargs="?", default=Path("outputs"), help="default: outputs"
     )

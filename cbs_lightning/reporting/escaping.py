@@ -8,6 +8,7 @@ from cbs_lightning.console import visible
 # How a cell begins that a spreadsheet may run; the last four are = + - @ in full width.
 FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 MARKDOWN = re.compile(r"[\\`*_{}\[\]<>#|!~&$:@]|(?<=www)\.", re.IGNORECASE)
+KEPT_TOGETHER = re.compile(" (?=[%=≤])|(?<=[=≤]) ")
 LATEX = str.maketrans(
     {
         "\\": r"\textbackslash{}",
@@ -36,6 +37,11 @@ def csv_cell(value: Any) -> Any:
 def markdown(text: str) -> str:
     """The text in one line, for a heading or a cell of a table; never a link, code or HTML."""
     return MARKDOWN.sub(r"\\\g<0>", visible(text))
+
+
+def unbroken(text: str) -> str:
+    """The text for a page, whose lines break neither before % nor around = and ≤."""
+    return KEPT_TOGETHER.sub("\N{NO-BREAK SPACE}", visible(text))
 
 
 def latex(text: str) -> str:

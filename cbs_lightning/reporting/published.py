@@ -22,7 +22,7 @@ from cbs_lightning.analysis.summary import summary_rows
 from cbs_lightning.console import count_of, print_line
 from cbs_lightning.errors import UserError, output_errors
 from cbs_lightning.files import write_atomically
-from cbs_lightning.results.result import UNFINISHED, Result, Run
+from cbs_lightning.results.result import UNFINISHED, Result, Run, seed_order
 from cbs_lightning.results.store import read_study, studies
 from cbs_lightning.results.trajectory import Readings, Rule, RuleName
 from cbs_lightning.results.validation import check_result
@@ -38,7 +38,7 @@ class Epoch:
 
     variant: str
     batch_size: int
-    seed: int
+    seed: int | None
     config_hash: str
     epoch: int
     loss: float
@@ -131,8 +131,8 @@ def _read_if_there(path: Path, read: Callable[[Path], list[Row]]) -> list[Row]:
     return read(path) if path.exists() else []
 
 
-def _place(row: Result | Epoch) -> tuple[str, int, int]:
-    return row.variant, row.batch_size, row.seed
+def _place(row: Result | Epoch) -> tuple[str, int, tuple[bool, int]]:
+    return row.variant, row.batch_size, seed_order(row.seed)
 
 
 def _columns(kind: type[Any]) -> list[str]:

@@ -21,12 +21,17 @@ def write_recommendations(
     found: list[Recommendation],
     across: list[AcrossThresholds],
     lr: Iterable[LrComparison] = (),
+    *,
+    study: str = "",
 ) -> Path:
-    """Write the answers; open ends of intervals and unknown numbers are null."""
+    """Write the answers; open ends of intervals and unknown numbers are null.
+
+    `study`: its name, unless that is the directory's.
+    """
     by_variant = {one.variant: one.as_json() for one in across}
     values = {
         "schema_version": SCHEMA_VERSION,
-        "study": directory.name,
+        "study": study or directory.name,
         "level": LEVEL,
         "overhead": OVERHEAD,
         "variants": [
@@ -42,7 +47,9 @@ def write_recommendations(
 
 def _recommendation(found: Recommendation) -> dict[str, Any]:
     """The file's key for the caveats is `unknowns`, on which scripts rely."""
-    return {{"caveats": "unknowns"}.get(key, key): value for key, value in asdict(found).items()}
+    values = asdict(found)
+    del values["why_none"]  # `no_interior_minimum` says it
+    return {{"caveats": "unknowns"}.get(key, key): value for key, value in values.items()}
 
 
 def _json_values(value: Any) -> Any:

@@ -1,9 +1,10 @@
 """Writes everything that `make figures` writes for a study: summary, answer, tables and figures."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from cbs_lightning.analysis.recommendation import Recommendation
 from cbs_lightning.analysis.study import USUAL, Question, Study, read
 from cbs_lightning.errors import PartlyDoneError
 from cbs_lightning.files import LinkError, inside, remove_scratch
@@ -32,23 +33,30 @@ def write_study(directory: Path, question: Question = USUAL) -> list[str]:
         raise PartlyDoneError(lines, [str(error)]) from None
 
 
-def write_files(study: Study) -> list[str]:
+def write_files(study: Study, others: Iterable[Recommendation] = ()) -> list[str]:
     """Write all files of a study; return lines that say where they are.
 
-    A link out of the study is not followed: `PartlyDoneError` names it, after the rest is written.
+    `others` are answers to other questions that belong beside the study's own. A link out of the
+    study is not followed: `PartlyDoneError` names it, after the rest is written.
     """
     lines: list[str] = []
     refused: list[str] = []
     images: dict[str, bytes] = {}
     with held(study.directory):
-        remove_scratch(study.directory)
-        for write in (_write_summary, _write_answer, _write_tables, _write_figures):
-            if write is _write_summary and study.question.variants is not None:
-                continue  # it is of every run, and stays so
+        study.output.mkdir(exist_ok=True)
+        remove_scratch(study.output)
+        writers: list[Callable[[], str]] = [
+            lambda: _write_summary(study),
+            lambda: _write_answer(study, others),
+            lambda: _write_tables(study),
+            lambda: _write_figures(study, images),
+        ]
+        for write in writers:
             with _collected(refused):
-                lines.insert(0, write(study, images))
-    with _collected(refused):
-        write_sweep_events(study.directory, study.curves, images)
+                lines.insert(0, write())
+    if not study.folder:
+        with _collected(refused):
+            write_sweep_events(study.directory, study.curves, images)
     if refused:
         raise PartlyDoneError(lines, refused)
     return lines
@@ -69,8 +77,8 @@ def _write_figures(study: Study, images: dict[str, bytes]) -> str:
     return f"  Figures: {' '.join(map(str, pictures[:1]))}, and each as PNG and PDF beside it"
 
 
-def _write_tables(study: Study, _: object) -> str:
-    directory = inside(study.directory, TABLES)
+def _write_tables(study: Study) -> str:
+    directory = inside(study.output, TABLES)
     remove_scratch(directory)
     tables = write_tables(directory, study.name, study.curves)
     variants = write_variants_table(directory, study)
@@ -78,12 +86,13 @@ def _write_tables(study: Study, _: object) -> str:
     return f"  Tables: {variants}, {tables[0].with_suffix('')}{forms}"
 
 
-def _write_answer(study: Study, _: object) -> str:
+def _write_answer(study: Study, others: Iterable[Recommendation]) -> str:
+    found = [*study.recommendations, *others]
     path = write_recommendations(
-        study.directory, study.recommendations, study.across, study.lr_comparisons
+        study.output, found, study.across, study.lr_comparisons, study=study.name
     )
     return f"  The answer for scripts: {path}"
 
 
-def _write_summary(study: Study, _: object) -> str:
-    return f"  Every threshold and rule: {write_summary(study.directory, study.rows)}"
+def _write_summary(study: Study) -> str:
+    return f"  Every threshold and rule: {write_summary(study.output, study.rows)}"

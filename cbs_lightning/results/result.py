@@ -72,7 +72,7 @@ class Result:
     batch_size: int
     effective_batch_size: int
     micro_batch_size: int | None
-    seed: int
+    seed: int | None  # None: a run in a Trainer of one's own that set none
     threshold: float
     rule: RuleName
     window: int
@@ -120,6 +120,23 @@ class Result:
         return str(self.configuration.get("lr_scaling", "none"))
 
     @property
+    def has_keys(self) -> bool:
+        """Whether it was run with this project's keys, as far as is known, not in a Trainer of
+        somebody's own."""
+        return not self.configuration or isinstance(self.configuration.get("stop"), dict)
+
+    @property
+    def budget_key(self) -> str:
+        """The key whose value ends the run first, `max_epochs` or `max_steps`; "": not known."""
+        stop = self.configuration.get("stop")
+        given = stop if isinstance(stop, dict) else {}
+        epochs, steps = given.get("max_epochs"), given.get("max_steps")
+        if not isinstance(steps, int):
+            return "max_epochs" if isinstance(epochs, int) else ""
+        later = not isinstance(epochs, int) or steps <= epochs * self.steps_per_epoch
+        return "max_steps" if later else "max_epochs"
+
+    @property
     def budget(self) -> str:
         """What the run was allowed to spend, in words; "" if its configuration does not say."""
         stop = self.configuration.get("stop")
@@ -160,6 +177,24 @@ class Result:
     def sfo_exceeded(self) -> int:
         """The cost of those steps."""
         return self.steps_exceeded * self.effective_batch_size
+
+
+def seed_order(seed: int | None) -> tuple[bool, int]:
+    """What sorts seeds, runs without one last."""
+    return seed is None, seed or 0
+
+
+def seeds_in_words(seeds: Iterable[int | None]) -> str:
+    """How runs were seeded, in a word or two.
+
+    >>> seeds_in_words([0]), seeds_in_words([0, 1, 2]), seeds_in_words([None])
+    ('seed 0', '3 seeds', 'unseeded')
+    """
+    found = set(seeds)
+    known = found - {None}
+    some = f"seed {next(iter(known))}" if len(known) == 1 else count_of(len(known), "seed")
+    parts = [*([some] if known else []), *(["unseeded"] if None in found else [])]
+    return " and ".join(parts) or "no run finished"
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from cbs_lightning.files import file_name, write_atomically
 from cbs_lightning.results import trajectory_file
 from cbs_lightning.results.hparams import write_hparams
-from cbs_lightning.results.result import Result, Run, Status
+from cbs_lightning.results.result import Result, Run, Status, seed_order
 from cbs_lightning.results.trajectory import RuleName, Trajectory
 from cbs_lightning.results.validation import check_answer, check_result, check_trajectory
 
@@ -168,8 +168,12 @@ def read_study(directory: Path) -> tuple[list[Run], list[Broken]]:
             broken.append(
                 Broken(path, reason if unfinished else f"{type(error).__name__}: {error}")
             )
-    runs.sort(key=lambda run: (run.result.variant, run.result.batch_size, run.result.seed))
+    runs.sort(key=lambda run: _place(run.result))
     return runs, broken
+
+
+def _place(result: Result) -> tuple[str, int, tuple[bool, int]]:
+    return result.variant, result.batch_size, seed_order(result.seed)
 
 
 def studies(output_dir: Path) -> Iterator[Path]:

@@ -54,6 +54,7 @@ def check_result(result: Result) -> None:
         _check_text(name, getattr(result, name))
     Scaling(result.lr_scaling)
     _check_lr(result)
+    _check_seed(result)
     _check_counts(result)
 
 
@@ -63,6 +64,13 @@ def _check_lr(result: Result) -> None:
     given = settings.get("lr") if isinstance(settings, dict) else None
     if result.lr is None and given is not None:
         raise ValueError(f"lr is None, with optimizer.lr = {_shown(given)}")
+
+
+def _check_seed(result: Result) -> None:
+    """Only a run that was configured without a seed may have none."""
+    given = result.configuration.get("seed")
+    if result.seed is None and given is not None:
+        raise ValueError(f"seed is None, with seed = {_shown(given)}")
 
 
 def _check_type(name: str, value: Any, kind: Any) -> None:

@@ -9,17 +9,20 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cbs_lightning.analysis.conditions import describe_seconds
 from cbs_lightning.analysis.curves import Curve, curves, request_of
 from cbs_lightning.analysis.lr_comparison import lr_comparisons, tuned_curves
 from cbs_lightning.analysis.recommend import recommend
+from cbs_lightning.analysis.recommendation import Recommendation
 from cbs_lightning.analysis.study import Question, Study, left_out
 from cbs_lightning.commands import study_commands
 from cbs_lightning.console import count_of, duration, print_line, print_lines, visible
 from cbs_lightning.errors import PartlyDoneError, output_errors
 from cbs_lightning.fit.comparison import WITHIN
-from cbs_lightning.noise.record import NoiseRecord
 from cbs_lightning.results.result import Request, Result, Status, answer, tell_apart
 from cbs_lightning.results.store import read_study
+
+Answers = list[tuple[Curve, Recommendation]]
 
 
 def report(
@@ -52,10 +55,13 @@ def report(
         console.print(visible(line), markup=False, highlight=False, emoji=False)
     written = [study for path, study in read.items() if studies[path] and study.runs]
     records = ChainMap(*(study.noise_records for study in read.values()))
-    for line in _answer([*found, *earlier], written, within, records):
+    own = _curves([*found, *earlier], written)
+    answered = [(curve, recommend(curve, within, records)) for curve in own]
+    for line in _answer_lines(answered, [*found, *earlier]):
         console.print(visible(line), markup=False, highlight=False, emoji=False)
     for path, wanted in studies.items():
-        _finish(path, read.get(path) if wanted else None)
+        here = [pair for pair in answered if pair[0].runs[0].study == path.name]
+        _finish(path, read.get(path) if wanted else None, here)
 
 
 def _table(results: list[Result | None], directories: list[Path]) -> Table:
@@ -76,32 +82,29 @@ def _table(results: list[Result | None], directories: list[Path]) -> Table:
     return table
 
 
-def _answer(
-    results: list[Result],
-    written: Iterable[Study],
-    within: float,
-    records: Mapping[str, NoiseRecord],
-) -> Iterator[str]:
-    """The lines that answer this sweep's own request.
+def _curves(results: list[Result], written: Iterable[Study]) -> list[Curve]:
+    """The curves that answer this sweep's own requests.
 
-    A curve that also belongs to one of the studies to be written is taken from there, so that it is
+    One that also belongs to one of the studies to be written is taken from there, so that it is
     fitted only once.
     """
     known = [curve for study in written for curve in study.recommended_curves]
+    own = curves(results)
+    tuned = [found.curve for found in tuned_curves(own)]
+    return [next((same for same in known if same == curve), curve) for curve in [*own, *tuned]]
 
-    def shared(curve: Curve) -> Curve:
-        return next((same for same in known if same == curve), curve)
 
-    own = [shared(curve) for curve in curves(results)]
-    tuned = [shared(found.curve) for found in tuned_curves(own)]
-    asked = tell_apart(curve.request for curve in own)
-    for curve in [*own, *tuned]:
-        yield from recommend(curve, within, records).summary_lines(asked[curve.request])
-    for compared in lr_comparisons(own):
+def _answer_lines(answered: Answers, results: list[Result]) -> Iterator[str]:
+    asked = tell_apart(curve.request for curve, _ in answered)
+    for curve, found in answered:
+        yield from found.summary_lines(asked[curve.request])
+    if seconds := describe_seconds(curve for curve, _ in answered):
+        yield seconds
+    for compared in lr_comparisons(curves(results)):
         yield from compared.summary_lines(asked[compared.request])
 
 
-def _finish(directory: Path, study: Study | None) -> None:
+def _finish(directory: Path, study: Study | None, answered: Answers) -> None:
     """Write the files of the study, if there is one, and say where its runs are."""
     output_dir = directory.parent
     if study is None:
@@ -109,11 +112,11 @@ def _finish(directory: Path, study: Study | None) -> None:
         print_line(f"Runs: {directory}; to look at them: {commands}")
         return
     with output_errors(output_dir):
-        _write(study)
+        _write(study, answered)
     print_line(f"  Runs: {directory}; in TensorBoard: {study_commands(output_dir, 'tensorboard')}")
 
 
-def _write(study: Study) -> None:
+def _write(study: Study, answered: Answers) -> None:
     from cbs_lightning.reporting.report import write_page
     from cbs_lightning.reporting.study_files import write_files
 
@@ -122,7 +125,8 @@ def _write(study: Study) -> None:
     if study.runs:
         print_line(f"{study.name}: drawing {count_of(len(study.runs), 'run')} ...")
         try:
-            lines += write_files(study)
+            others = [found for curve, found in answered if curve.request != study.request]
+            lines += write_files(study, others)
         except PartlyDoneError as error:
             lines += error.lines
             refused = error

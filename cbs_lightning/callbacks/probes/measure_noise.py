@@ -184,7 +184,7 @@ class MeasureNoise(L.Callback):
             optimizer=result.optimizer,
             lr=result.lr,
             batch_size=result.batch_size,
-            seed=result.seed,
+            seed=self.seed,
             threshold=result.threshold,
             rule=result.rule.value,
             probes=[

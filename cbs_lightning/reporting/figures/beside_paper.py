@@ -12,6 +12,7 @@ from cbs_lightning.reporting.figures.style import (
     add_legend,
     key,
     markers_of,
+    note,
     set_batch_sizes,
     set_plain_log,
     shorten,
@@ -21,8 +22,11 @@ from cbs_lightning.reporting.tables import Row
 PANEL_HEIGHT = 1.7  # inches
 
 
-def draw_beside_paper(study: str, rows: list[Row]) -> Figure:
-    """Draw every cell that reached the threshold: the paper's hollow, those run here filled."""
+def draw_beside_paper(study: str, rows: list[Row], seconds_caveat: str = "") -> Figure:
+    """Draw every cell that reached the threshold: the paper's hollow, those run here filled.
+
+    `seconds_caveat` says why the seconds measured here cannot be compared: then no line joins them.
+    """
     with mpl.rc_context(STYLE):
         figure = Figure((WIDTH, 2 * PANEL_HEIGHT + 0.3), layout="constrained")
         upper, lower = figure.subplots(2, 1, sharex=True)
@@ -38,7 +42,9 @@ def draw_beside_paper(study: str, rows: list[Row]) -> Figure:
             theirs = [(b, cell.seconds, cell.accuracy) for b, cell in paper]
             ours = [(row.batch_size, row.seconds, row.accuracy) for row in here]
             for found, hollow in ((theirs, True), (ours, False)):
-                times += _draw(upper, [(b, t) for b, t, _ in found], color, marker, hollow)
+                seconds = [(b, t) for b, t, _ in found]
+                joined = hollow or not seconds_caveat
+                times += _draw(upper, seconds, color, marker, hollow, joined=joined)
                 shares = [(b, a and 100 * a) for b, _, a in found]
                 accuracies += _draw(lower, shares, color, marker, hollow)
         for axes in (upper, lower):
@@ -53,17 +59,25 @@ def draw_beside_paper(study: str, rows: list[Row]) -> Figure:
             key("here", marker="o", ms=3.8),
             key("the paper, on a V100 GPU", marker="o", ls=":", lw=0.8, **HOLLOW),
         ]
-        add_legend(figure, (handles, 3), (sources, 3))
+        notes = [note(f"Times here are {seconds_caveat}")] if seconds_caveat else []
+        add_legend(figure, (handles, 3), (sources, 3), (notes, 1))
     return figure
 
 
 def _draw(
-    axes: Axes, found: list[tuple[int, float | None]], color: str, marker: str, hollow: bool
+    axes: Axes,
+    found: list[tuple[int, float | None]],
+    color: str,
+    marker: str,
+    hollow: bool,
+    *,
+    joined: bool = True,
 ) -> list[float]:
     """Draw one curve; return its values."""
     known = [(size, value) for size, value in found if value is not None]
     if not known:
         return []
     look = {"ls": ":", "lw": 0.8, **HOLLOW} if hollow else {"ms": 3.8, "zorder": 3}
+    look |= {} if joined else {"ls": "none"}
     axes.plot(*zip(*known, strict=True), color=color, marker=marker, **look)
     return [value for _, value in known]

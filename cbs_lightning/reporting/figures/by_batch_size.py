@@ -12,20 +12,23 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.path import Path
 
+from cbs_lightning.analysis.conditions import why_seconds_differ
 from cbs_lightning.analysis.curves import BatchSizePoint, Curve
 from cbs_lightning.analysis.recommendation import (
-    FORMULA_FITS,
     LEVEL,
     Recommendation,
     percent,
+    probability_in_words,
     size_in_words,
+    span_in_words,
 )
 from cbs_lightning.fit.likelihood import Floats
 from cbs_lightning.reporting.colors import colors_of
-from cbs_lightning.reporting.conditions import why_seconds_differ
 from cbs_lightning.reporting.figures.by_family import draw_families
 from cbs_lightning.reporting.figures.pattern import ROW_HEIGHT, draw_pattern, pattern_keys
 from cbs_lightning.reporting.figures.quantities import QUANTITIES, Quantity
+from cbs_lightning.reporting.figures.ranges import ROW_HEIGHT as RANGE_HEIGHT
+from cbs_lightning.reporting.figures.ranges import draw_ranges, range_keys, ranges, shade_ranges
 from cbs_lightning.reporting.figures.style import (
     DASHED,
     GRAY,
@@ -40,18 +43,16 @@ from cbs_lightning.reporting.figures.style import (
     draw_unreached,
     key,
     markers_of,
+    note,
     set_batch_sizes,
     set_octaves,
     set_round_ticks,
     shorten,
 )
 from cbs_lightning.reporting.paper import PaperCell
-from cbs_lightning.results.result import Result
+from cbs_lightning.results.result import Result, seeds_in_words
 
-RANGE_MARGIN = 1.15  # by which a range is drawn beyond its batch sizes, to be seen if it is one
-RANGE_ALPHA, PREDICTION_ALPHA, BAND_ALPHA = 0.05, 0.08, 0.2
-RANGE_ROW = 0.03  # of the axes' height, for the bar of a range
-THICK_BAR, THIN_BAR = 3.2, 1.3  # points
+PREDICTION_ALPHA, BAND_ALPHA = 0.08, 0.2
 # An arrow upwards, whose foot is at the value.
 ARROW = Path(
     [(-0.3, 0), (0.3, 0), (0, 0), (0, 1), (-0.3, 0.6), (0, 1), (0.3, 0.6)],
@@ -71,21 +72,21 @@ def draw(
 ) -> Figure:
     """One quantity against batch size, all curves together.
 
-    `paper` is drawn as a strip below, and the ranges of the answers `found` as bars. More than
+    The ranges of the answers `found` are drawn in a strip below, and `paper` in another. More than
     `MOST_TOGETHER` curves are drawn in one panel per family of optimizers, without these.
     """
     quantity = QUANTITIES[name]
     if name == "seconds" and (reason := why_seconds_differ(_runs(study_curves))):
-        quantity = replace(quantity, caveat=reason, marked=lambda _: None)
+        quantity = replace(quantity, caveat=f"Seconds are {reason}", marked=lambda _: None)
     if len(study_curves) > MOST_TOGETHER:
         return draw_families(_title(study, study_curves), study_curves, quantity)
-    ranges = _ranges(study_curves, found) if quantity.per_step is not None else []
+    cheap = ranges(study_curves, found) if quantity.per_step is not None else []
     with mpl.rc_context(STYLE):
         markers = markers_of((curve.variant, curve.optimizer) for curve in study_curves)
         colors = colors_of((curve.variant, curve.optimizer) for curve in study_curves)
-        strip = 2 * ROW_HEIGHT * len(paper) if paper else 0.0
-        figure = Figure((WIDTH, PLOT_HEIGHT + strip), layout="constrained")
-        heights = [PLOT_HEIGHT, strip] if paper else [1]
+        strips = [len(cheap) * RANGE_HEIGHT, 2 * len(paper or {}) * ROW_HEIGHT]
+        heights = [PLOT_HEIGHT, *filter(None, strips)]
+        figure = Figure((WIDTH, sum(heights)), layout="constrained")
         axes, *below = figure.subplots(len(heights), height_ratios=heights, squeeze=False)[:, 0]
         sizes = {point.batch_size for curve in study_curves for point in curve.points}
         sizes |= {cell.batch_size for cells in (paper or {}).values() for cell in cells}
@@ -95,19 +96,24 @@ def draw(
             _draw_curve(axes, curve, quantity, markers[curve.variant], colors[curve.variant])
             _draw_abandoned(axes, curve, quantity, colors[curve.variant])
         _draw_unreached(axes, study_curves, colors)
-        _draw_ranges(axes, ranges, colors)
+        shade_ranges(axes, cheap, colors)
         first = study_curves[0] if study_curves else None
         axes.set_ylabel(quantity.title + (f" to loss ≤ {first.threshold:g}" if first else ""))
         axes.set_title(_title(study, study_curves), loc="left")
         names = _names(study_curves, quantity, markers, colors)
-        keys = [*_keys(study_curves, quantity), *_range_keys(ranges)]
-        for strip_axes in below:
-            draw_pattern(strip_axes, study_curves, paper or {})
-            set_batch_sizes(strip_axes, sizes)
-            axes.tick_params(labelbottom=False)
+        keys = [*_keys(study_curves, quantity), *range_keys(cheap)]
+        for strip in below:
+            set_batch_sizes(strip, sizes)
+        if cheap:
+            draw_ranges(below[0], cheap, colors)
+        if paper:
+            draw_pattern(below[-1], study_curves, paper)
             keys += pattern_keys()
-        (below or [axes])[0].set_xlabel("Batch size b")
-        notes = [key(quantity.caveat, ls="none")] if quantity.caveat else []
+        *above, lowest = [axes, *below]
+        for own in above:
+            own.tick_params(labelbottom=False)
+        lowest.set_xlabel("Batch size b")
+        notes = [note(quantity.caveat)] if quantity.caveat else []
         add_legend(figure, (names, 1), (keys, 2), (notes, 1))
     return figure
 
@@ -195,25 +201,6 @@ def _draw_fit(axes: Axes, curve: Curve, per_step: Callable[[Floats], Floats], co
     return True
 
 
-def _draw_ranges(axes: Axes, found: list[Recommendation], colors: dict[str, str]) -> None:
-    """Mark batch sizes that cost little more than the best: shaded, and as a bar at the bottom.
-
-    A wider range is a thin bar, with its cost beside it.
-    """
-    place: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "zorder": 2.2}
-    for row, one in enumerate(found):
-        color, height = colors[one.variant], RANGE_ROW * (row + 0.5)
-        for cheap, width in ((one.wider_range, THIN_BAR), (one.range, THICK_BAR)):
-            if cheap is None:
-                continue
-            ends = cheap.low / RANGE_MARGIN, cheap.high * RANGE_MARGIN
-            axes.plot(ends, [height] * 2, color=color, lw=width, solid_capstyle="butt", **place)
-            axes.axvspan(*ends, color=color, alpha=RANGE_ALPHA, lw=0, zorder=0.5)
-            if cheap is one.wider_range:
-                look: dict[str, Any] = {"fontsize": 5, "color": color, "va": "center", **place}
-                axes.text(ends[1] * 1.04, height, percent(cheap.within), **look)
-
-
 def _draw_unreached(axes: Axes, study_curves: list[Curve], colors: dict[str, str]) -> None:
     """A row of crosses for each curve with batch sizes that did not reach the threshold."""
     missed = [curve for curve in study_curves if curve.unreached]
@@ -284,46 +271,44 @@ def _names(
         if curve in folded:
             continue
         marked = quantity.marked(curve)
-        note = "" if quantity.caveat else ": no minimum"
+        words = "" if quantity.caveat else ": no minimum"
         if marked is not None:
-            note = f": {quantity.mark_label} at b = {marked.batch_size}"
+            words = f": \N{BLACK STAR} {quantity.mark_label} at b = {marked.batch_size}"
         elif len(curve.points) == 1:
-            note = f": only b = {curve.points[0].batch_size}"
-        note += _note(curve) if fitted and curve.is_fitted else ""
+            words = f": only b = {curve.points[0].batch_size}"
+        words += _note(curve) if fitted and curve.is_fitted else ""
         color, marker = colors[curve.variant], markers[curve.variant]
-        if len(curve.variant) + len(note) > LEGEND_WIDTH:  # in a line of its own
-            note = f"\n{note.removeprefix(': ')}"
+        if len(curve.variant) + len(words) > LEGEND_WIDTH:  # in a line of its own
+            words = f"\n{words.removeprefix(': ')}"
         name = shorten(curve.variant, LEGEND_WIDTH)
         line = "none" if quantity.caveat else "-"
-        handles.append(key(name + note, color=color, marker=marker, ms=3.8, ls=line))
+        handles.append(key(name + words, color=color, marker=marker, ms=3.8, ls=line))
     if folded:
         handles.append(key(f"{len(folded)} others: no minimum", ls="none"))
     return handles
 
 
 def _note(curve: Curve) -> str:
-    """What the curves say about b*, and whether a formula is among them."""
-    critical, chance = curve.comparison.critical_batch, curve.comparison.probability
-    text = f", b* = {size_in_words(critical)}" if critical is not None else ", no b*"
-    no_formula = curve.comparison.formula_probability < FORMULA_FITS
-    return f"{text} (P = {chance:.2f}{', no formula' if no_formula else ''})"
+    """What the curves say about b*."""
+    found = curve.comparison
+    if found.critical_batch is None:
+        return f", no b*: P(minimum) {probability_in_words(found.probability)}"
+    span = span_in_words(found.interval(LEVEL))
+    return f", \N{BLACK DIAMOND} b* = {size_in_words(found.critical_batch)} ({span})"
 
 
 def _keys(study_curves: list[Curve], quantity: Quantity) -> list[Line2D | Patch]:
     handles: list[Line2D | Patch] = []
     fitted = quantity.per_step is not None
-    if any(len(curve.seeds) > 1 for curve in study_curves):
-        handles.append(key("median and range of seeds", marker="|", ms=8, ls="none", mew=0.9))
-    if any(quantity.marked(curve) for curve in study_curves):
-        handles.append(key(quantity.mark_label, ls="none", marker="*", ms=8))
+    if any(curve.is_repeated for curve in study_curves):
+        handles.append(key("median and range of runs", marker="|", ms=8, ls="none", mew=0.9))
     if fitted and any(curve.best for curve in study_curves):
         handles.append(key("perfect scaling", lw=0.8, ls=DASHED))
     if fitted and any(curve.is_fitted for curve in study_curves):
-        band = f"curve: {percent(LEVEL)} band"
+        band = f"{percent(LEVEL)} band for the curve"
         handles.append(Patch(facecolor=GRAY, alpha=2 * BAND_ALPHA, label=band))
-        further = f"one more run: {percent(LEVEL)} band"
+        further = f"{percent(LEVEL)} band for a new run"
         handles.append(Patch(facecolor=GRAY, alpha=2 * PREDICTION_ALPHA, label=further))
-        handles.append(key("P: of an interior minimum", ls="none"))
     if fitted and any(c.is_fitted and c.comparison.critical_batch for c in study_curves):
         handles.append(key(f"b*, {percent(LEVEL)} interval", marker="D", ms=4.2, lw=2.6))
     if any(curve.unreached for curve in study_curves):
@@ -335,22 +320,7 @@ def _keys(study_curves: list[Curve], quantity: Quantity) -> list[Line2D | Patch]
     return handles
 
 
-def _ranges(study_curves: list[Curve], found: Sequence[Recommendation]) -> list[Recommendation]:
-    """The answers for those of these curves that have several batch sizes and a range."""
-    variants = {curve.variant for curve in study_curves if len(curve.points) > 1}
-    return [one for one in found if one.variant in variants and one.range is not None]
-
-
-def _range_keys(found: list[Recommendation]) -> list[Line2D]:
-    """Legend entries for the ranges."""
-    shares = sorted({one.range.within for one in found if one.range is not None})
-    keys = [key(f"at most {percent(share)} more gradients", lw=THICK_BAR) for share in shares]
-    wider = any(one.wider_range for one in found)
-    return [*keys, *([key("at most this many more", lw=THIN_BAR)] if wider else [])]
-
-
 def _title(study: str, study_curves: list[Curve]) -> str:
-    seeds = {seed for curve in study_curves for seed in curve.seeds}
-    note = f"{len(seeds)} seeds, median" if len(seeds) > 1 else "".join(f"seed {s}" for s in seeds)
+    seeds = seeds_in_words(seed for curve in study_curves for seed in curve.seeds)
     rule = f"rule {study_curves[0].rule}, " if study_curves else ""
-    return f"{shorten(study)}: {rule}{note or 'no run finished'}"
+    return f"{shorten(study)}: {rule}{seeds}"

@@ -1,34 +1,33 @@
 """Hyperparameters close to one: measured steps, and the theorem's bound, against β₁, β₂ and lr."""
 
 from collections.abc import Callable
-from textwrap import fill
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from cbs_lightning.analysis.hyperparameters import NAMES, THE_BOUND, THE_SUM, Panel
-from cbs_lightning.console import count_of
 from cbs_lightning.reporting.colors import color_of
 from cbs_lightning.reporting.figures.style import (
     DASHED,
     GRAY,
     STYLE,
     WIDTH,
+    add_legend,
     draw_band,
     key,
+    note,
     set_plain_log,
     shorten,
 )
+from cbs_lightning.results.result import seeds_in_words
 
 PANEL_WIDTH, ROW_HEIGHT = 2.4, 2.1  # inches
 BAND = 0.1  # of the axes' height, for what was not reached
-CHARACTERS_PER_INCH, LINE_HEIGHT = 16, 0.03  # of a footnote; the latter of the figure's height
 
 
 def draw_by_hyperparameter(study: str, panels: list[Panel]) -> Figure:
@@ -41,10 +40,7 @@ def draw_by_hyperparameter(study: str, panels: list[Panel]) -> Figure:
         rows = 2 if bounded else 1
         width = max(2 * PANEL_WIDTH if bounded else WIDTH, len(panels) * PANEL_WIDTH)
         assumption = panels[0].assumption() if bounded else ""
-        assumption = fill(assumption, round(CHARACTERS_PER_INCH * width))
-        footer = 0.01 + LINE_HEIGHT * len(assumption.splitlines())
-        layout = ConstrainedLayoutEngine(rect=(0, footer, 1, 1 - footer))
-        figure = Figure((width, rows * ROW_HEIGHT), layout=layout)
+        figure = Figure((width, rows * ROW_HEIGHT), layout="constrained")
         color = color_of(panels[0].optimizer)
         grid = figure.subplots(rows, len(panels), squeeze=False)
         for column, panel in zip(grid.T, panels, strict=True):
@@ -55,13 +51,14 @@ def draw_by_hyperparameter(study: str, panels: list[Panel]) -> Figure:
         grid[0, 0].set_ylabel(f"Steps K to loss ≤ {threshold:g}")
         if bounded:
             grid[1, 0].set_ylabel("Bound on VI(K, θ)")
-        seeds = {run.seed for panel in panels for run in panel.runs}
+        seeds = seeds_in_words(run.seed for panel in panels for run in panel.runs)
         title = f"{shorten(study)}: {shorten(panels[0].optimizer)}, b = {panels[0].batch_size},"
         title += "\n" if width <= WIDTH else " "
-        title += f"rule {panels[0].runs[0].rule}, {count_of(len(seeds), 'seed')}"
+        title += f"rule {panels[0].runs[0].rule}, {seeds}"
         grid[0, 0].set_title(title, loc="left")
-        figure.legend(handles=_handles(panels), loc="outside upper right", ncols=4)
-        figure.text(0.01, 0.01, assumption, fontsize=7)
+        figure.align_xlabels()
+        notes = [note(assumption, width)] if assumption else []
+        add_legend(figure, (_handles(panels), 4), (notes, 1))
     return figure
 
 

@@ -12,7 +12,6 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from cbs_lightning.analysis.recommendation import LEVEL, percent
 from cbs_lightning.analysis.thresholds import AcrossThresholds
-from cbs_lightning.console import count_of
 from cbs_lightning.reporting.colors import FAMILIES, OTHERS, colors_of, family_of
 from cbs_lightning.reporting.figures.by_batch_size import MOST_TOGETHER
 from cbs_lightning.reporting.figures.by_family import COLUMNS
@@ -30,6 +29,7 @@ from cbs_lightning.reporting.figures.style import (
     set_octaves,
     shorten,
 )
+from cbs_lightning.results.result import seeds_in_words
 
 THRESHOLD, CRITICAL = "Loss threshold (stricter to the right)", "Critical batch size b*"
 FAMILY_HEIGHT = 2.2  # inches
@@ -53,7 +53,7 @@ def draw_by_threshold(study: str, variants: list[AcrossThresholds]) -> Figure | 
         axes.set_xlabel(THRESHOLD)
         axes.set_ylabel(CRITICAL)
         axes.set_title(_title(study, variants), loc="left")
-        add_legend(figure, (names, 3), (_keys(variants), 1))
+        add_legend(figure, (names, 3), (_keys(variants), 2))
     return figure
 
 
@@ -109,7 +109,9 @@ def _draw_variants(
         _draw_variant(axes, variant, shift, color, marker)
         if _agrees(variant):
             grid = np.geomspace(thresholds[0], thresholds[-1], 100)
-            theory = [variant.joint.critical_batch(threshold) or math.nan for threshold in grid]
+            theory = np.array([variant.joint.critical_batch(one) or math.nan for one in grid])
+            low, high = axes.get_ylim()
+            theory[(theory < low) | (theory > high)] = math.nan  # beyond what was measured
             axes.plot(grid, theory, color=color, ls=DASHED, lw=0.9)
         names.append(key(shorten(variant.variant), color=color, marker=marker, **HOLLOW))
     return names
@@ -121,8 +123,8 @@ def _agrees(variant: AcrossThresholds) -> bool:
 
 
 def _title(study: str, variants: list[AcrossThresholds]) -> str:
-    seeds = {seed for variant in variants for found in variant.at for seed in found.seeds}
-    return f"{shorten(study)}: rule {variants[0].at[0].rule}, {count_of(len(seeds), 'seed')}"
+    seeds = seeds_in_words(s for variant in variants for found in variant.at for s in found.seeds)
+    return f"{shorten(study)}: rule {variants[0].at[0].rule}, {seeds}"
 
 
 def _draw_variant(
@@ -166,9 +168,12 @@ def _keys(variants: list[AcrossThresholds]) -> list[Line2D]:
     handles = [key("least SFO of those run", marker="o", lw=0.9, **HOLLOW)]
     shares = {found.range.within for variant in variants for found in variant.at if found.range}
     handles += [key(f"at most {percent(share)} more gradients", lw=3.2) for share in shares]
-    handles.append(key(f"b*, {percent(LEVEL)} interval", marker="D", ms=3.8, lw=0.9))
+    claimed = any(found.critical_batch for variant in variants for found in variant.at)
+    look = {"marker": "D", "ms": 3.8} if claimed else {}
+    name = f"b*, {percent(LEVEL)} interval" if claimed else f"{percent(LEVEL)} interval of b*"
+    handles.append(key(name, lw=0.9, **look))
     if any(_open(found.interval) for variant in variants for found in variant.at):
-        handles.append(key("open: b* may lie beyond those run", marker="v", ms=4, lw=0.9))
+        handles.append(key("open: b* may lie beyond", marker="v", ms=4, lw=0.9))
     if any(map(_agrees, variants)):
         handles.append(key("theorem, all thresholds together", lw=0.9, ls=DASHED))
     return handles

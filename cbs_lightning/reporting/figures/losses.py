@@ -7,7 +7,6 @@ from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
 
 from cbs_lightning.analysis.loss_curves import LossCurve
-from cbs_lightning.console import count_of
 from cbs_lightning.reporting.colors import color_of
 from cbs_lightning.reporting.figures.style import (
     DASHED,
@@ -21,6 +20,7 @@ from cbs_lightning.reporting.figures.style import (
     set_round_ticks,
     shorten,
 )
+from cbs_lightning.results.result import seeds_in_words
 
 MOST_KEYS = 16
 MOST_ABOVE = 1e4  # times the threshold: a spike would leave no room for anything else
@@ -56,7 +56,7 @@ def draw_losses(study: str, curves: list[LossCurve]) -> Figure:
         set_plain_log(axes, float(low), float(min(high, MOST_ABOVE * first.threshold)))
         axes.set_xlabel("SFO: steps so far times b")
         axes.set_ylabel(f"Training loss, rule {first.rule}")
-        seeds = count_of(len({curve.result.seed for curve in curves}), "seed")
+        seeds = seeds_in_words(curve.result.seed for curve in curves)
         axes.set_title(f"{shorten(f'{study}: {first.variant}', 44)}, {seeds}", loc="left")
         shown = range(0, len(sizes), 1 + (len(sizes) - 1) // MOST_KEYS)
         handles = [key(f"b = {sizes[i]}", color=shades[i]) for i in shown]

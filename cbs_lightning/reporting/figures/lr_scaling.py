@@ -10,7 +10,6 @@ from matplotlib.lines import Line2D
 
 from cbs_lightning.analysis.curves import Curve
 from cbs_lightning.analysis.lr_comparison import LrComparison, lr_of
-from cbs_lightning.console import count_of
 from cbs_lightning.optim.learning_rate import Scaling
 from cbs_lightning.reporting.colors import color_of
 from cbs_lightning.reporting.figures.style import (
@@ -27,6 +26,7 @@ from cbs_lightning.reporting.figures.style import (
     set_plain_log,
     shorten,
 )
+from cbs_lightning.results.result import seeds_in_words
 
 NAMES = {
     Scaling.NONE: "fixed",
@@ -61,7 +61,7 @@ def draw_lr_scaling(study: str, compared: LrComparison) -> Figure:
         upper.set_ylabel(f"SFO complexity K·b to loss ≤ {first.threshold:g}")
         lower.set_ylabel("Learning rate")
         lower.set_xlabel("Batch size b")
-        seeds = count_of(len({seed for curve in curves.values() for seed in curve.seeds}), "seed")
+        seeds = seeds_in_words(seed for curve in curves.values() for seed in curve.seeds)
         name = shorten(f"{study}: {compared.variant}", 36)
         upper.set_title(f"{name}, rule {first.rule}, {seeds}", loc="left")
         names = [_name(scaling, curve, looks[scaling]) for scaling, curve in curves.items()]
@@ -162,6 +162,6 @@ def _keys(compared: LrComparison) -> list[Line2D]:
         handles.append(key("tried in tuning", ls="none", marker="o", ms=2.4, color=TRIED))
     if any(curve.unreached for curve in curves):
         handles.append(key("threshold not reached", ls="none", marker="x", ms=4.5))
-    if any(len(curve.seeds) > 1 for curve in curves):
-        handles.append(key("median and range of seeds", marker="|", ms=8, ls="none", mew=0.9))
+    if any(curve.is_repeated for curve in curves):
+        handles.append(key("median and range of runs", marker="|", ms=8, ls="none", mew=0.9))
     return handles

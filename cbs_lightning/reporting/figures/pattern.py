@@ -10,10 +10,10 @@ from cbs_lightning.reporting.colors import color_of
 from cbs_lightning.reporting.figures.style import GRAY, key
 from cbs_lightning.reporting.paper import PaperCell
 
-ROW_HEIGHT = 0.13  # inches
-REACHED: dict[str, Any] = {"marker": "o", "ms": 3.2}
-MISSED: dict[str, Any] = {"marker": "x", "ms": 3.4, "mew": 1.0}
-OPEN: dict[str, Any] = {"marker": "o", "ms": 3.2, "mfc": "white", "mec": "#AAAAAA", "mew": 0.6}
+ROW_HEIGHT = 0.14  # inches
+REACHED: dict[str, Any] = {"marker": "o", "ms": 3.6}
+MISSED: dict[str, Any] = {"marker": "x", "ms": 3.8, "mew": 1.1}
+OPEN: dict[str, Any] = {"marker": "_", "ms": 3.6, "mec": "#999999", "mew": 0.7}
 
 
 def draw_pattern(axes: Axes, curves: list[Curve], paper: dict[str, list[PaperCell]]) -> None:

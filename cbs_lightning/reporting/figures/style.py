@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from io import BytesIO
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import matplotlib as mpl
@@ -11,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
+from matplotlib.textpath import TextPath
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from cbs_lightning.console import visible
@@ -34,7 +36,7 @@ STYLE: dict[Any, Any] = {
     "xtick.labelsize": 7.5,
     "ytick.labelsize": 7.5,
     "legend.frameon": False,
-    "legend.fontsize": 7,
+    "legend.fontsize": 6.5,
     "legend.handlelength": 1.8,
     "legend.columnspacing": 1.2,
     "legend.borderpad": 0.2,
@@ -44,8 +46,8 @@ STYLE: dict[Any, Any] = {
 }
 UNDATED = {"png": ["Software"], "pdf": ["CreationDate", "Producer", "Creator"]}  # left out
 # In inches: a column of a paper, and both.
-WIDTH, FULL_WIDTH, PLOT_HEIGHT, LEGEND_ROW_HEIGHT = 3.6, 7.2, 2.6, 0.143
-KEY_WIDTH, CHARACTER_WIDTH = 0.35, 0.046  # of a legend, in inches
+WIDTH, FULL_WIDTH, PLOT_HEIGHT, LEGEND_ROW_HEIGHT = 3.6, 7.2, 2.6, 0.133
+KEY_WIDTH, NOTE_WIDTH = 0.37, 20  # of a legend: inches beside the text, characters per inch
 LONGEST_NAME = 28  # characters of a study or a variant that are shown
 UNREACHED_ROW = 0.045  # of the axes' height, at their top
 MOST_UNREACHED_ROWS = 6  # of variants; the rest share the last
@@ -62,6 +64,11 @@ def shorten(name: str, longest: int = LONGEST_NAME) -> str:
 def key(label: str, **look: Any) -> Line2D:
     """A legend entry that applies to all optimizers."""
     return Line2D([], [], label=label, **({"color": GRAY} | look))
+
+
+def note(text: str, width: float = WIDTH) -> Line2D:
+    """A remark in a legend, without a mark, in as many lines as a figure of that width needs."""
+    return key(fill(text, round(NOTE_WIDTH * (width - KEY_WIDTH))), ls="none")
 
 
 def add_legend(figure: Figure, *groups: tuple[Sequence[Line2D | Patch], int]) -> None:
@@ -82,12 +89,20 @@ def add_legend(figure: Figure, *groups: tuple[Sequence[Line2D | Patch], int]) ->
 
 def _columns(handles: Sequence[Line2D | Patch], most: int, width: float) -> int:
     """As many as the labels have room for, in inches."""
-    lengths = [len(str(handle.get_label())) for handle in handles]
+    widths = [_text_width(str(handle.get_label())) for handle in handles]
     for columns in range(most, 1, -1):
-        longest = [max(own, default=0) for own in np.array_split(lengths, columns)]
-        if sum(KEY_WIDTH + CHARACTER_WIDTH * length for length in longest) <= width:
+        widest = [max(own, default=0.0) for own in np.array_split(widths, columns)]
+        if sum(KEY_WIDTH + each for each in widest) <= width:
             return columns
     return 1
+
+
+def _text_width(label: str) -> float:
+    """Of a legend's text, in inches."""
+    lines = [line for line in label.split("\n") if line.strip()]
+    size = STYLE["legend.fontsize"]
+    extents = [TextPath((0, 0), line, size=size).get_extents() for line in lines]
+    return max((float(each.width) for each in extents), default=0.0) / 72
 
 
 def _lines(handle: Line2D | Patch) -> int:

@@ -8,11 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from cbs_lightning.analysis.conditions import why_seconds_differ
 from cbs_lightning.analysis.curves import BatchSizePoint, Curve
 from cbs_lightning.analysis.recommendation import OVERHEAD, Recommendation, percent
-from cbs_lightning.console import count_of
 from cbs_lightning.reporting.colors import colors_of
-from cbs_lightning.reporting.conditions import why_seconds_differ
 from cbs_lightning.reporting.figures.by_batch_size import MOST_TOGETHER
 from cbs_lightning.reporting.figures.labels import Label, add_labels
 from cbs_lightning.reporting.figures.style import (
@@ -22,21 +21,24 @@ from cbs_lightning.reporting.figures.style import (
     add_legend,
     key,
     markers_of,
+    note,
     set_plain_log,
     set_round_ticks,
     shorten,
 )
+from cbs_lightning.results.result import seeds_in_words
 
 # The three batch sizes that are recommended, the largest mark first: they may be the same.
 MARKS: dict[str, tuple[str, dict[str, Any]]] = {
     "largest_within_overhead": (
         f"largest b within {percent(OVERHEAD)} of the fewest",
-        {"marker": "s", "ms": 9},
+        {"marker": "s", "ms": 10, "mew": 0.8, "mfc": "none"},
     ),
-    "least_sfo": ("fewest gradients", {"marker": "*", "ms": 10}),
-    "fastest": ("fastest of those run", {"marker": "^", "ms": 5}),
+    "least_sfo": ("fewest gradients", {"marker": "*", "ms": 9, "mec": "white", "mew": 0.6}),
+    "fastest": ("fastest of those run", {"marker": "^", "ms": 6, "mfc": "none"}),
 }
 PALE = 0.25  # of many curves
+TITLES = ("Steps against gradients", "Time against gradients")
 TIMES = {
     "steps": "Steps K",
     "seconds": "Seconds of training",
@@ -76,16 +78,17 @@ def draw_tradeoff(study: str, curves: list[Curve], found: list[Recommendation]) 
                 for label in each(curve, name, recommended[curve.variant], colors[curve.variant])
             ]
             _set_axes(axes, curves, name, title)
-        seeds = count_of(len({seed for curve in curves for seed in curve.seeds}), "seed")
+        seeds = seeds_in_words(seed for curve in curves for seed in curve.seeds)
         title = f"{shorten(study)}: rule {curves[0].rule}, {seeds}"
-        figure.axes[0].set_title(title, loc="left")
+        for axes, name in zip(figure.axes, TITLES, strict=True):
+            axes.set_title(f"{title}\n{name}" if axes is figure.axes[0] else name, loc="left")
         handles = [
             key(shorten(c.variant), color=colors[c.variant], marker=markers[c.variant], ms=3.4)
             for c in curves
         ]
         if any(curve.is_fitted for curve in curves) and not crowded:
             handles.append(key("curve", lw=1.0))
-        notes = [key(f"Seconds: {caveat}", ls="none")] if caveat else []
+        notes = [note(f"Seconds are {caveat}", FULL_WIDTH)] if caveat else []
         if crowded:
             marks = [key("points: fewest gradients, at the batch size beside them", ls="none")]
             add_legend(figure, (handles, 5), (marks, 1), (notes, 1))
@@ -101,7 +104,7 @@ def _set_axes(axes: Axes, curves: list[Curve], name: str, title: str) -> None:
     times = [time for p in complete if (time := getattr(p, name))]
     axes.set_xscale("log")
     axes.set_xlim(min(spent) / 1.3, max(spent) * 1.3)
-    set_round_ticks(axes.xaxis, min(spent) / 1.3, max(spent) * 1.3)
+    set_round_ticks(axes.xaxis, min(spent) / 1.3, max(spent) * 1.1)  # inside the figure's edge
     if times:
         set_plain_log(axes, min(times), max(times))
     axes.set_xlabel(f"Gradients: SFO K·b to loss ≤ {curves[0].threshold:g}")
@@ -110,7 +113,7 @@ def _set_axes(axes: Axes, curves: list[Curve], name: str, title: str) -> None:
 
 def _mark_keys(*, timed: bool) -> list[Line2D]:
     marks = [
-        key(label, ls="none", mfc="none", **look)
+        key(label, ls="none", **look)
         for attribute, (label, look) in MARKS.items()
         if timed or attribute != "fastest"
     ]
@@ -147,7 +150,7 @@ def _draw_marks(axes: Axes, name: str, found: Recommendation, color: str, *, tim
         choice = getattr(found, attribute)
         known = choice is not None and (timed or attribute != "fastest")
         if known and getattr(choice, name):
-            axes.plot(choice.sfo, getattr(choice, name), color=color, mfc="none", zorder=4, **look)
+            axes.plot(choice.sfo, getattr(choice, name), color=color, zorder=4, **look)
 
 
 def _draw_least(axes: Axes, name: str, found: Recommendation, color: str, marker: str) -> None:

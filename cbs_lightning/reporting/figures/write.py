@@ -6,10 +6,10 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from cbs_lightning.analysis.conditions import describe_conditions, why_seconds_differ
 from cbs_lightning.analysis.hyperparameters import by_optimizer
 from cbs_lightning.analysis.study import Study
 from cbs_lightning.files import file_names, inside, remove_scratch, write_atomically
-from cbs_lightning.reporting.conditions import describe_conditions
 from cbs_lightning.reporting.figures.beside_paper import draw_beside_paper
 from cbs_lightning.reporting.figures.by_batch_size import draw
 from cbs_lightning.reporting.figures.by_hyperparameter import draw_by_hyperparameter
@@ -33,7 +33,7 @@ FIGURE = re.compile(r"[\w,=+-][\w.,=+-]*\.(png|pdf)")  # a name from `file_names
 
 def write_figures(study: Study) -> list[Path]:
     """Write all figures and remove those no longer drawn; return the paths, contact sheet first."""
-    directory = inside(study.directory, FIGURES)
+    directory = inside(study.output, FIGURES)
     remove_scratch(directory)
     pictures: list[Path] = []
     for name, figure in figures_of(study):
@@ -72,12 +72,12 @@ def listed(manifest: Path) -> set[str]:
     return {line for line in lines if FIGURE.fullmatch(line)}
 
 
-def figures_of(study: Study) -> Iterator[tuple[str, Figure]]:
+def figures_of(study: Study, *, conditions: bool = True) -> Iterator[tuple[str, Figure]]:
     """Draw the study's figures one by one with their names, the most important first.
 
-    If the runs were made under different conditions, the captions say so.
+    If the runs were made under different `conditions`, the captions say so.
     """
-    note = describe_conditions(study.answers)
+    note = describe_conditions(study.answers) if conditions else ""
     for name, figure in _figures_of(study):
         if note:
             first = figure.axes[0]
@@ -104,7 +104,8 @@ def _figures_of(study: Study) -> Iterator[tuple[str, Figure]]:
         if figure is not None:
             yield name, figure
     if paper:
-        yield "paper", draw_beside_paper(study.name, table_rows(study.name, study.curves))
+        rows, caveat = table_rows(study.name, study.curves), why_seconds_differ(study.answers)
+        yield "paper", draw_beside_paper(study.name, rows, caveat)
     for variant, group in study.loss_curves.items():
         if len({curve.result.batch_size for curve in group}) > 1:
             yield names[f"losses_{variant}"], draw_losses(study.name, group)

@@ -5,10 +5,10 @@ from collections import Counter
 from itertools import chain
 from statistics import median
 
+from cbs_lightning.analysis.conditions import hardware, why_seconds_differ
 from cbs_lightning.analysis.curves import Curve
 from cbs_lightning.analysis.recommendation import LEVEL
 from cbs_lightning.console import count_of
-from cbs_lightning.reporting.conditions import hardware, why_seconds_differ
 from cbs_lightning.reporting.escaping import markdown
 from cbs_lightning.reporting.paper.study import PublishedStudy
 from cbs_lightning.reporting.paper.text import (

@@ -66,8 +66,11 @@ def _write_files(study: PublishedStudy, folder: Path, forms: tuple[str, ...]) ->
 
 
 def _figures(study: PublishedStudy) -> Iterator[tuple[str, Figure]]:
-    """The study's figures; those in the paper are named by their numbers."""
+    """The study's figures; those in the paper are named by their numbers.
+
+    On which machines its runs were made is in the text beside them.
+    """
     steps, sfo = map(figure_name, study.paper.figures)
-    for name, figure in figures_of(study):
+    for name, figure in figures_of(study, conditions=False):
         if name not in LEFT_OUT:
             yield {"steps": steps, "sfo": sfo}.get(name, f"{study.name}_{name}"), figure

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from cbs_lightning.analysis.advice import Advice
+from cbs_lightning.analysis.conditions import describe_conditions, made_on, why_seconds_differ
 from cbs_lightning.analysis.curves import Curve
 from cbs_lightning.analysis.loss_curves import LossCurve, loss_curve
 from cbs_lightning.analysis.recommend import recommend
@@ -18,7 +20,7 @@ from cbs_lightning.console import count_of
 from cbs_lightning.fit.curve_fit import Fit
 from cbs_lightning.fit.likelihood import Floats
 from cbs_lightning.reporting.colors import colors_of, marks_of
-from cbs_lightning.reporting.conditions import describe_conditions, made_on, why_seconds_differ
+from cbs_lightning.reporting.escaping import unbroken
 from cbs_lightning.reporting.tables import table_rows
 from cbs_lightning.results.result import Result, Run, answer
 from cbs_lightning.results.trajectory import RuleName
@@ -38,6 +40,7 @@ def content(study: Study) -> dict[str, Any]:
         "asked": _choice(study.request.rule, study.request.threshold),
         "window": study.request.window,
         "level": LEVEL,
+        "runs_at": "../" if study.folder else "",
         "data_size": max(run.result.data_size for run in study.runs),
         "seconds_caveat": why_seconds_differ(study.answers),
         "variants": [
@@ -102,7 +105,7 @@ def _choices(study: Study) -> list[dict[str, Any]]:
         ]
         for variant, missing in Counter(unknown).items():
             runs = sum(run.variant == variant for run in answers)
-            says.append(_cannot_say(variant, missing, runs, threshold))
+            says.append(_cannot_say(variant, missing, runs, threshold, Advice(answers)))
         found.append(
             _choice(rule, threshold)
             | {
@@ -122,10 +125,13 @@ def _answer(study: Study, curve: Curve, own: bool) -> Recommendation:
     return recommend(curve, study.question.within, study.noise_records, leverage=False)
 
 
-def _cannot_say(variant: str, missing: int, runs: int, threshold: float) -> dict[str, Any]:
+def _cannot_say(
+    variant: str, missing: int, runs: int, threshold: float, advice: Advice
+) -> dict[str, Any]:
     """The entry of a variant some of whose runs stopped too soon; the rest would mislead."""
     stopped = f"{missing} of {count_of(runs, 'run')} stopped too early to answer {threshold:g}"
-    line = f"{variant}: {stopped}. Run again with stop.loss={threshold:g} to find out."
+    cure = f"Run again with {advice.stricter_threshold(threshold)} to find out."
+    line = unbroken(f"{variant}: {stopped}. {cure}")
     nothing = dict.fromkeys(("least", "fastest", "critical_batch", "interval", "curve"))
     return {"variant": variant, "lines": [line], "ranges": [], "forms": [], **nothing}
 
@@ -134,7 +140,7 @@ def _says(curve: Curve, found: Recommendation) -> dict[str, Any]:
     """The answer of one variant, the curve behind it, and the forms fitted to it."""
     return {
         "variant": curve.variant,
-        "lines": found.summary_lines(),
+        "lines": [unbroken(line) for line in (found.headline(), *found.details())],
         "least": found.least_sfo.batch_size if found.least_sfo else None,
         "several": len(found.batch_sizes) > 1,
         "fastest": found.fastest.batch_size if found.fastest else None,

@@ -77,12 +77,12 @@ function showAnswers() {
   const without = shownOnes.filter((says) => says.least === null || (single.length > MOST_UNFOLDED && !says.several));
   const answered = shownOnes.filter((says) => !without.includes(says));
   const item = (says) => {
-    const [first, ...others] = says.lines.map((line) => line.trim());
+    const [first, ...others] = says.lines;
     const heading = element("strong", { textContent: first });
-    const more = others.map((line) => element("p", { textContent: line }));
-    const folded = answered.length > MOST_UNFOLDED && more.length;
+    const more = others.length ? element("ul", {}, ...others.map((line) => element("li", { textContent: line }))) : null;
+    const folded = answered.length > MOST_UNFOLDED && more;
     const made = element("li", {},
-      ...(folded ? [element("details", {}, element("summary", {}, heading), ...more)] : [heading, ...more]));
+      ...(folded ? [element("details", {}, element("summary", {}, heading), more)] : [heading, more]));
     made.style.setProperty("--color", color(variantOf(says)));
     return made;
   };
@@ -94,7 +94,7 @@ function showAnswers() {
   const over = state.rule === "epoch" ? "" : ` over ${number(study.window)} samples`;
   const count = `${number(study.runs.length)} ${study.runs.length === 1 ? "run" : "runs"}`;
   document.getElementById("asked").textContent =
-    `loss <= ${state.threshold} by rule ${state.rule}${over}, ${count}`;
+    `loss ≤ ${state.threshold} by rule ${state.rule}${over}, ${count}`;
 }
 
 function unanswered(names) {
@@ -152,10 +152,17 @@ function showTheme() {
   const button = document.getElementById("theme");
   const preferred = matchMedia("(prefers-color-scheme: dark)");
   const dark = () => (document.documentElement.dataset.theme ?? (preferred.matches ? "dark" : "light")) === "dark";
-  const updateLabel = () => { button.textContent = dark() ? "Light" : "Dark"; };
+  const updateLabel = () => { button.textContent = dark() ? "Light mode" : "Dark mode"; };
   button.onclick = () => { document.documentElement.dataset.theme = dark() ? "light" : "dark"; updateLabel(); };
   preferred.onchange = updateLabel;
   updateLabel();
+}
+
+/** Tells which tables are wider than the page, and scroll. */
+function markWideTables() {
+  for (const place of document.querySelectorAll(".scroll")) {
+    place.classList.toggle("wide", place.scrollWidth > place.clientWidth + 2);
+  }
 }
 
 const showPlots = () => Object.keys(PLOTS).forEach(showPlot);
@@ -166,6 +173,7 @@ function showChoice() {
   showPlots();
   showForms();
   showRuns();
+  markWideTables();
 }
 
 for (const id of Object.keys(PLOTS)) {
@@ -181,6 +189,7 @@ for (const id of Object.keys(PLOTS)) {
   });
 }
 
+document.querySelectorAll("details").forEach((folded) => folded.addEventListener("toggle", markWideTables));
 addEventListener("beforeprint", () => {
   document.querySelectorAll("details").forEach((folded) => { folded.open = true; });
 });
@@ -192,5 +201,5 @@ showRan();
 showChoice();
 let width = innerWidth;
 addEventListener("resize", () => {
-  if (innerWidth !== width) { width = innerWidth; showPlots(); }
+  if (innerWidth !== width) { width = innerWidth; showPlots(); markWideTables(); }
 });

@@ -7,6 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
+from cbs_lightning.analysis.conditions import describe_seconds
 from cbs_lightning.analysis.recommendation import (
     Recommendation,
     percent,
@@ -18,6 +19,7 @@ from cbs_lightning.console import count_of, duration, visible
 from cbs_lightning.files import remove_scratch, write_atomically
 from cbs_lightning.noise.branches import schedule_line
 from cbs_lightning.noise.record import Probe
+from cbs_lightning.reporting.escaping import unbroken
 from cbs_lightning.reporting.report.content import content
 from cbs_lightning.results.locks import held
 
@@ -34,10 +36,11 @@ def write_report(directory: Path, question: Question = USUAL) -> list[str]:
 
 
 def write_page(study: Study) -> Path:
-    path = study.directory / REPORT
+    path = study.output / REPORT
     content_now = page(study).encode()
     with held(study.directory):
-        remove_scratch(study.directory)
+        study.output.mkdir(exist_ok=True)
+        remove_scratch(study.output)
         write_atomically(path, content_now)
     return path
 
@@ -49,7 +52,8 @@ def page(study: Study) -> str:
     return Template(_part("page.html")).substitute(
         title=_text(f"{study.name}: which batch size?"),
         study=_text(study.name),
-        asked=_text(f"{study.request_in_words}, {count_of(len(study.runs), 'run')}"),
+        asked=_text(_asked(study)),
+        seconds=_text(describe_seconds(study.recommended_curves)),
         within=_text(percent(study.question.within)),
         answers=_answers(answered),
         unanswered=_answers(unanswered),
@@ -77,8 +81,9 @@ def _answers(recommendations: list[Recommendation]) -> str:
     """The answers as list items, written like the page's script does, for readers without one."""
     items = []
     for found in recommendations:
-        first, *others = (_text(line.strip()) for line in found.summary_lines())
-        heading, more = f"<strong>{first}</strong>", "".join(f"<p>{line}</p>" for line in others)
+        heading = f"<strong>{_text(found.headline())}</strong>"
+        more = "".join(f"<li>{_text(line)}</li>" for line in found.details())
+        more = f"<ul>{more}</ul>" if more else ""
         if len(recommendations) > MOST_UNFOLDED and more:
             heading, more = f"<details><summary>{heading}</summary>", f"{more}</details>"
         items.append(f"<li>{heading}{more}</li>")
@@ -135,8 +140,13 @@ def _unanswered(variants: list[str]) -> str:
     return f"{count_of(len(variants), 'variant')} without an answer: {some}"
 
 
+def _asked(study: Study) -> str:
+    asked = study.request_in_words.replace("<=", "≤")
+    return f"{asked}, {count_of(len(study.runs), 'run')}"
+
+
 def _text(text: str) -> str:
-    return html.escape(visible(text))
+    return html.escape(unbroken(text))
 
 
 def _part(name: str) -> str:

@@ -190,7 +190,7 @@ function losses(width, pointed) {
   const paint = color(lossVariant());
   const shade = (run) => {
     const share = sizes.length > 1 ? sizes.indexOf(run.batch_size) / (sizes.length - 1) : 1;
-    return `color-mix(in oklab, ${paint} ${Math.round(35 + 65 * share)}%, var(--paper))`;
+    return `color-mix(in oklab, ${paint} ${Math.round(50 + 50 * share)}%, var(--paper))`;
   };
   const per = { sfo: (run) => run.effective_batch_size, steps: () => 1, seconds: (run) => run.seconds_per_step ?? 0 };
   const drawn = runs.flatMap((run) => {
@@ -200,7 +200,7 @@ function losses(width, pointed) {
   if (!drawn.length) return null;
   const names = { sfo: "SFO so far", steps: "Steps so far", seconds: "Seconds so far" };
   const at = pointed === undefined ? null : runs[pointed % runs.length];
-  const plot = Plot.plot({
+  const options = {
     ...common(width, `Loss against ${names[state.lossBy]}`),
     x: { type: "log", label: names[state.lossBy], ticks: 5, tickFormat: "~s", grid: true, tickSize: 0 },
     y: { type: "log", label: null, ticks: 5, tickFormat: "~g", grid: true, tickSize: 0, domain: lossDomain(drawn) },
@@ -213,11 +213,29 @@ function losses(width, pointed) {
       }),
       Plot.tip(drawn, Plot.pointer({
         x: "x", y: "y", maxRadius: 30, lineHeight: 1.3, fill: "var(--panel)", stroke: "var(--line)",
-        title: (p) => `${p.name}, b = ${p.batch_size}, seed ${p.seed}\nloss ${number(p.y, 3)} at ${number(Math.round(p.x))} ${state.lossBy}`,
+        title: (p) => `${p.name}, b = ${p.batch_size}, ${seedOf(p)}\nloss ${number(p.y, 3)} at ${number(Math.round(p.x))} ${state.lossBy}`,
       })),
     ],
-  });
-  return { plot, runs };
+  };
+  // Where names have room is known only once the plot has its scales.
+  const plain = Plot.plot(options);
+  const labels = endLabels(drawn, sizes, plain.scale("x"), plain.scale("y"));
+  const style = { fill: "stroke", stroke: "var(--paper)", strokeWidth: 4, fontWeight: 600, clip: false };
+  const texts = Plot.text(labels, { x: "x", y: "y", text: "label", textAnchor: "start", dx: 4, ...style, className: "size" });
+  return { plot: Plot.plot({ ...options, marginRight: 46, marks: [...options.marks, texts] }), runs };
+}
+
+/** The batch sizes beside the ends of their lines, the smallest and the largest first, as far as there is room. */
+function endLabels(drawn, sizes, x, y) {
+  const placed = [];
+  for (const size of [sizes.at(-1), ...sizes.slice(0, -1)]) {
+    const own = drawn.filter((p) => p.batch_size === size);
+    const end = own.filter((p) => p.directory === own[0].directory).at(-1);
+    const [left, top] = [x.apply(end.x), y.apply(Math.max(end.y, y.domain[0]))];
+    if (placed.some((other) => Math.abs(other.left - left) < 44 && Math.abs(other.top - top) < 13)) continue;
+    placed.push({ ...end, left, top, label: size === sizes[0] || size === sizes.at(-1) ? `b = ${size}` : `${size}` });
+  }
+  return placed;
 }
 
 /** The optimizer whose losses are shown: the chosen one, or the first that is not hidden. */

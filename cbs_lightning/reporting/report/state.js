@@ -71,9 +71,11 @@ const number = (value, digits = 4) =>
 
 const percent = (value) => (value === null ? "–" : `${(100 * value).toFixed(2)} %`);
 
+const seedOf = (run) => (run.seed === null ? "unseeded" : `seed ${run.seed}`);
+
 /** A run in words, for hovering and for the arrow keys. */
 function describe(run) {
-  const head = `${run.name}, b = ${run.batch_size}, seed ${run.seed}`;
+  const head = `${run.name}, b = ${run.batch_size}, ${seedOf(run)}`;
   if (run.status === "reached") {
     return [
       head,

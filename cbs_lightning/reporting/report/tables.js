@@ -58,9 +58,11 @@ function status(run) {
   return element("span", { className: run.status === "reached" ? "reached" : "missed", textContent: text });
 }
 
+const chance = (p) => (p < 0.01 ? "below 0.01" : p > 0.99 ? "above 0.99" : number(p, 2));
+
 function allForms({ probability, formula }) {
-  const minimum = `interior minimum with probability ${number(probability, 2)}`;
-  return formula === null ? minimum : `${minimum}, a formula with ${number(formula, 2)}`;
+  const minimum = `probability of a minimum ${chance(probability)}`;
+  return formula === null ? minimum : `${minimum}, of a formula ${chance(formula)}`;
 }
 
 function showForms() {
@@ -68,14 +70,14 @@ function showForms() {
     const variant = variantOf(says);
     if (isHidden(variant)) return [];
     if (!says.forms.length) return [];
-    const all = { model: "all curves that agree with the runs", critical_batch: says.critical_batch, interval: says.interval, rms: null, className: "best", reason: allForms(says) };
+    const all = { model: "all curves", critical_batch: says.critical_batch, interval: says.interval, rms: null, className: "best", reason: allForms(says) };
     const fits = says.forms.some((form) => form.b) ? says.forms : [];
     if (says.critical_batch === null && span(says.interval) === "–" && !fits.length) return [];
     return [all, ...fits].map((row) => ({ ...row, variant, name: says.variant }));
   });
   fillTable(document.getElementById("forms"), [
     { title: "optimizer", show: (row) => named(row.variant, row.name) },
-    { title: "curve", show: (row) => row.model },
+    { title: "curve", className: "whole", show: (row) => row.model },
     { title: "b*", className: "number", show: (row) => number(row.critical_batch, 3) },
     { title: `${100 * study.level} % interval`, show: (row) => span(row.interval) },
     { title: "RMS of log K", className: "number", show: (row) => number(row.rms, 2) },
@@ -102,7 +104,7 @@ function showPaper() {
 function showRuns() {
   const words = state.filter.toLowerCase().split(/\s+/).filter(Boolean);
   const runs = answered().filter((run) => {
-    const text = [run.name, run.batch_size, `seed${run.seed}`, run.status].join(" ").toLowerCase().split(/\s+/);
+    const text = [run.name, run.batch_size, seedOf(run).replace(" ", ""), run.status].join(" ").toLowerCase().split(/\s+/);
     return words.every((word) => text.some((part) => (/^\d+$/.test(word) ? part === word : part.includes(word))));
   });
   const { key, descending } = state.sort;
@@ -114,7 +116,7 @@ function showRuns() {
   fillTable(document.getElementById("run-table"), [
     { title: "optimizer", key: "name", show: (run) => named(run.variant, run.name) },
     { title: "b", key: "batch_size", className: "number", show: (run) => number(run.batch_size) },
-    { title: "seed", key: "seed", className: "number", show: (run) => String(run.seed) },
+    { title: "seed", key: "seed", className: "number", show: (run) => run.seed === null ? "unseeded" : String(run.seed) },
     { title: "status", key: "status", show: status },
     { title: "K", key: "steps", className: "number", show: (run) => number(run.steps) },
     { title: "SFO", key: "sfo", className: "number", show: (run) => number(run.sfo) },
@@ -124,7 +126,7 @@ function showRuns() {
       ? [{ title: "test accuracy", key: "test_accuracy", className: "number", show: (run) => percent(run.test_accuracy) }]
       : []),
     { title: "seconds", key: "seconds", className: "number", show: (run) => number(run.seconds, 3) },
-    { title: "run", show: (run) => element("a", { href: `${encodeURIComponent(run.directory)}/`, textContent: "directory", title: run.directory }) },
+    { title: "run", show: (run) => element("a", { href: `${study.runs_at}${encodeURIComponent(run.directory)}/`, textContent: "directory", title: run.directory }) },
   ], runs);
   document.getElementById("count").textContent = `${runs.length} of ${study.runs.length} runs`;
 }

@@ -6,9 +6,11 @@ change K in a long run. Seconds depend on them entirely, and on what else the ma
 
 from collections.abc import Iterable
 
+from cbs_lightning.analysis.curves import Curve
 from cbs_lightning.console import count_of
 from cbs_lightning.results.result import MOVED, Result
 
+MOST_NAMED = 3  # curves
 BUSY = 0.1  # share of its time that a run may wait for a core and still be timed
 
 
@@ -30,13 +32,14 @@ def describe_conditions(results: Iterable[Result]) -> str:
     runs = list(results)
     places = {hardware(run) for run in runs}
     threads = sorted({run.threads for run in runs})
-    words = [count_of(len(places), "machine")] if len(places) > 1 else []
+    words = [f"on {count_of(len(places), 'machine')}"] if len(places) > 1 else []
     if len(threads) > 1:
-        words.append(f"{', '.join(map(str, threads[:-1]))} or {count_of(threads[-1], 'thread')}")
+        some = ", ".join(map(str, threads[:-1]))
+        words.append(f"with {some} or {count_of(threads[-1], 'thread')}")
     moved = sum(run.moved for run in runs)
     if moved:
-        words.append(f"{count_of(moved, 'run')} resumed on another")
-    return ", ".join(words)
+        words.append(f"{count_of(moved, 'run')} resumed elsewhere")
+    return f"made {', '.join(words)}: K may differ a little" if words else ""
 
 
 def why_seconds_differ(results: Iterable[Result]) -> str:
@@ -50,3 +53,17 @@ def why_seconds_differ(results: Iterable[Result]) -> str:
     if any(run.waited is None for run in runs):
         return "comparable only if the machine was idle, which is not known"
     return ""
+
+
+def describe_seconds(curves: Iterable[Curve]) -> str:
+    """A sentence on curves whose seconds cannot be compared; "" if there are none."""
+    told = [curve for curve in curves if sum(p.all_reached for p in curve.distinct_points) > 1]
+    differ = [curve for curve in told if why_seconds_differ(curve.runs)]
+    if not differ:
+        return ""
+    some = ", ".join(curve.variant for curve in differ)
+    if len(differ) > MOST_NAMED:
+        some = f"{len(differ)} of {count_of(len(told), 'variant')}"
+    whose = "" if len(differ) == len(told) else f" of {some}"
+    reason = why_seconds_differ(run for curve in differ for run in curve.runs)
+    return f"Wall-clock times{whose} are {reason}."
