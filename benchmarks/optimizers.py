@@ -61,7 +61,7 @@ class Updates:
         settings = compose([f"optimizer={name}"]).optimizer
         self._weights = list(net.parameters())
         factory = optimizer_factory(settings)
-        self.optimizer: Optimizer = make_optimizer(factory, net.named_parameters())
+        self.optimizer: Optimizer = make_optimizer(factory, net)
 
     def seconds(self, gradients: Iterable[Tensor | None]) -> float:
         """Processor time of one step: the machine may be shared."""
