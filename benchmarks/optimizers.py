@@ -25,7 +25,7 @@ from cbs_lightning.analysis.curves import Curve
 from cbs_lightning.analysis.study import Study, read
 from cbs_lightning.config.composition import CONF_DIR, DEFAULT_OPTIMIZER, compose
 from cbs_lightning.config.identity import OWN
-from cbs_lightning.config.optimizer_checks import require_package
+from cbs_lightning.config.packages import require_package
 from cbs_lightning.data import Digits
 from cbs_lightning.errors import ConfigError
 from cbs_lightning.optim.groups import make_optimizer
@@ -61,7 +61,7 @@ class Updates:
         settings = compose([f"optimizer={name}"]).optimizer
         self._weights = list(net.parameters())
         factory = optimizer_factory(settings)
-        self.optimizer: Optimizer = make_optimizer(factory, net.named_parameters())
+        self.optimizer: Optimizer = make_optimizer(factory, net)
 
     def seconds(self, gradients: Iterable[Tensor | None]) -> float:
         """Processor time of one step: the machine may be shared."""

@@ -58,7 +58,11 @@ BAD = {
     "~optimizer._partial_": ["optimizer._partial_=False: must be true; write the line _partial_"],
     "hydra.searchpath=[file:///nowhere]": ["hydra.searchpath: /nowhere: no such directory"],
     "model._target_=nothing.Here": ["cannot be imported: No module named 'nothing'"],
-    "model.width=3": ["no such key", "argument of cbs_lightning.models.ResNet20 needs a plus"],
+    "model.width=3": ["model.width=3: no such key; allowed: none"],
+    "optimizer.amsgrad=true": [
+        "optimizer.amsgrad=true: an argument of torch.optim.Adam that its file does not set; "
+        "type +optimizer.amsgrad=true"
+    ],
     "+optimizer.betta=1": ["Adam has no such setting; did you mean optimizer.betas? allowed: am"],
     "--batch-size=4": ["--batch-size=4: no such option; keys are typed as batch_size=<value>"],
     "--config-dir=/nowhere": ["/nowhere' not found"],

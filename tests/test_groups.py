@@ -9,7 +9,10 @@ from cbs_lightning.config.checks import check
 from cbs_lightning.config.composition import compose
 from cbs_lightning.config.identity import config_hash
 from cbs_lightning.errors import ConfigError
-from cbs_lightning.optim.groups import GroupedFactory, make_optimizer
+from cbs_lightning.models import ByteGPT
+from cbs_lightning.models.resnet20 import ResNet20Net
+from cbs_lightning.optim.groups import GroupedFactory, hidden_weights, make_optimizer
+from cbs_lightning.training.build import optimizer_factory
 from tests.conftest import TINY
 
 
@@ -27,7 +30,7 @@ class Stranger(nn.Module):
 
 def groups_of(module, rules, factory=torch.optim.AdamW):
     names = {parameter: name for name, parameter in module.named_parameters()}
-    optimizer = make_optimizer(GroupedFactory(factory, rules), module.named_parameters())
+    optimizer = make_optimizer(GroupedFactory(factory, rules), module)
     return [(group, [names[p] for p in group["params"]]) for group in optimizer.param_groups]
 
 
@@ -43,7 +46,7 @@ VECTORS = ["blocks.0.bias", "blocks.1.bias", "norm.weight", "norm.bias"]
         ({"blocks": {"name": r"^blocks\.\d"}}, [["blocks.0.weight", "blocks.0.bias",
           "blocks.1.weight", "blocks.1.bias"], ["embedding.weight", *VECTORS[2:]]]),
         ({"blocks": {"name": "blocks", "min_dim": 2}}, [BLOCKS, ["embedding.weight", *VECTORS]]),
-        ({"hidden": {"hidden": True}}, [["blocks.0.weight"], None]),  # the first and last are not
+        ({"hidden": {"hidden": True}}, [BLOCKS, None]),
         ({"all": {}}, [None]),
         # What takes the rest does so wherever it stands.
         ({"rest": {}, "vectors": {"max_dim": 1}}, [VECTORS, ["embedding.weight", *BLOCKS]]),
@@ -71,7 +74,7 @@ def test_a_group_has_its_settings_and_else_the_optimizers():
 def test_without_rules_the_optimizer_gets_plain_parameters():
     """As it always did: its checkpoints have the same groups."""
     module = Stranger()
-    (group,) = make_optimizer(torch.optim.SGD, module.named_parameters()).param_groups
+    (group,) = make_optimizer(torch.optim.SGD, module).param_groups
     assert group["params"] == list(module.parameters()) and "param_names" not in group
 
 
@@ -141,7 +144,7 @@ def test_muon_on_a_net_without_hidden_matrices_takes_one_line(cli, tmp_path, man
 
 
 def test_an_absent_package_takes_one_line(monkeypatch):
-    monkeypatch.setattr("cbs_lightning.config.optimizer_checks.find_spec", lambda name: None)
+    monkeypatch.setattr("cbs_lightning.config.packages.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"optimizer=soap: needs the package pytorch-optimizer"):
         check(compose(["optimizer=soap"]))
     check(compose(["optimizer=adam"]))
@@ -156,3 +159,92 @@ def test_a_plain_optimizer_of_the_configuration_takes_groups():
     assert optimizer.param_groups[0]["algorithm"] == "muon"
     with pytest.raises(ValueError, match="needs matrices"):
         instantiate(settings)([nn.Parameter(torch.zeros(3))])
+
+
+class Vision(nn.Module):
+    """As vision transformers are: tables and a class token beside layers, made before them."""
+
+    def __init__(self):
+        super().__init__()
+        self.class_token = nn.Parameter(torch.zeros(1, 1, 4))
+        self.positions = nn.Parameter(torch.zeros(1, 17, 4))
+        self.patches = nn.Conv2d(3, 4, 2)
+        self.attention = nn.MultiheadAttention(4, 2)
+        self.mlp = nn.Linear(4, 4)
+        self.norm = nn.LayerNorm([4, 4])
+        self.head = nn.Linear(4, 10)
+
+
+class Recurrent(nn.Module):
+    """With its input's layer frozen, and an embedding in the middle."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Linear(4, 4).requires_grad_(False)
+        self.middle = nn.Linear(4, 4)
+        self.label = nn.Embedding(3, 4)
+        self.lstm = nn.LSTM(4, 4)
+        self.head = nn.Linear(4, 4)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (Stranger, ["blocks.0.weight", "blocks.1.weight"]),
+        (Vision, ["attention.in_proj_weight", "attention.out_proj.weight", "mlp.weight"]),
+        (Recurrent, ["middle.weight", "lstm.weight_ih_l0", "lstm.weight_hh_l0"]),
+        (lambda: ByteGPT(width=4, layers=1), [f"blocks.0.{name}.weight" for name in
+         ("query_key_value", "project", "expand", "contract")]),
+        (lambda: ResNet20Net(1, 10), [f"blocks.{number}.{name}.weight" for number in range(9)
+         for name in ("conv1", "conv2", "shortcut.0")
+         if name != "shortcut.0" or number in (3, 6)]),
+    ],
+    ids=["tied", "vision transformer", "recurrent, frozen", "byte_gpt", "resnet20"],
+)  # fmt: skip
+def test_hidden_is_what_lies_between_the_first_layer_and_the_last(make, expected):
+    module = make()
+    names = {parameter: name for name, parameter in module.named_parameters()}
+    assert {names[weight] for weight in hidden_weights(module)} == set(expected)
+
+
+def test_muon_leaves_tables_to_adamw():
+    factory = optimizer_factory(compose(["optimizer=muon"]).optimizer)
+    net = ByteGPT(width=4, layers=1)
+    matrices, rest = make_optimizer(factory, net).param_groups
+    assert (matrices["algorithm"], rest["algorithm"]) == ("muon", "adamw")
+    assert len(matrices["params"]) == 4
+    assert {net.embed.weight, net.position, net.head.weight} <= {*rest["params"]}
+
+
+def test_frozen_parameters_are_left_out_unless_asked_for():
+    module = Recurrent()
+    (group,) = make_optimizer(torch.optim.SGD, module).param_groups
+    assert module.stem.weight not in {*group["params"]}
+    (group,) = make_optimizer(torch.optim.SGD, module, frozen=True).param_groups
+    assert {*group["params"]} == {*module.parameters()}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        ("+optimizer.groups.vectors={max_dim:1,weight_decay:0.0}",
+         "optimizer.groups.vectors={'max_dim': 1, 'weight_decay': 0.0}: muon needs matrices"),
+        ("optimizer.groups.rest.algorithm=muon", "optimizer.groups.rest={'algorithm': 'muon'"),
+        ("~optimizer.groups.rest", "optimizer.groups=matrices: muon needs matrices"),
+    ],
+)  # fmt: skip
+def test_vectors_that_muon_is_given_are_named_with_what_takes_them(overrides, named):
+    factory = optimizer_factory(compose(["optimizer=muon", *overrides.split()]).optimizer)
+    with pytest.raises(ConfigError) as error:
+        make_optimizer(factory, Stranger())
+    message = str(error.value)
+    assert message.startswith(named) and "algorithm=adamw takes any" in message
+
+
+def test_such_a_group_ends_a_sweep_before_it_starts(cli, tmp_path):
+    outcome = cli("-m", *TINY, "model=resnet20", "batch_size=64,128", "optimizer=muon",
+                  "+optimizer.groups.vectors={max_dim:1,weight_decay:0.0}",
+                  f"output_dir={tmp_path / 'out'}")  # fmt: skip
+    assert outcome.code == 1 and len(outcome.err.splitlines()) == 1
+    assert "optimizer.groups.vectors=" in outcome.err
+    assert not (tmp_path / "out").exists()

@@ -58,7 +58,8 @@ def test_a_scaled_rate_is_one_set_by_hand_and_is_seen(tiny, capsys):
     plain = tiny("batch_size=128", "stop.max_steps=20")
     assert run(scaled).lr == run(by_hand).lr == 0.002
     run(plain)
-    told = "adam lr_scaling=linear b=128: learning rate 0.002 by lr_scaling=linear, 0.001 at b = 64"
+    told = "adam lr_scaling=linear b=128: learning rate 0.002 by lr_scaling=linear; "
+    told += "at b = 64 learning rate 0.001"
     assert capsys.readouterr().out.splitlines()[0] == told
     one, other, third = (losses(cfg) for cfg in (scaled, by_hand, plain))
     assert np.array_equal(one, other) and not np.array_equal(one, third)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
+from functools import cache
 from io import BytesIO
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from hydra.utils import instantiate
 from torch import Tensor
 
+from cbs_lightning.callbacks.optimizer_settings import OptimizerSettings
 from cbs_lightning.config.composition import compose
 from cbs_lightning.optim import Adafactor, Muon, ScheduleFree
 from cbs_lightning.optim.groups import make_optimizer
@@ -302,6 +304,7 @@ def reference_path(name: str) -> list[Tensor]:
     return path
 
 
+@cache
 def configured_path(name: str) -> list[Tensor]:
     cfg = compose([f"optimizer={name}", *OVERRIDES[name]])
     theta = torch.nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
@@ -365,7 +368,7 @@ def net_and_optimizer(name: str, *overrides: str) -> tuple[Net, torch.optim.Opti
     torch.manual_seed(0)
     net = Net()
     settings = compose([f"optimizer={name}", *overrides]).optimizer
-    return net, make_optimizer(optimizer_factory(settings), net.named_parameters())
+    return net, make_optimizer(optimizer_factory(settings), net)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -627,3 +630,46 @@ def test_a_schedule_free_state_saved_while_evaluating_holds_both():
     again.load_state_dict(deepcopy(optimizer.state_dict()))
     again.train()
     assert torch.equal(loaded, trained_point) and not torch.equal(theta, trained_point)
+
+
+@pytest.mark.parametrize("rates", [[0.0, 0.1, 0.2], [0.0, 0.0, 0.0], [0.1, 0.0, 0.1]])
+def test_a_schedule_free_step_without_a_learning_rate_changes_nothing(rates):
+    theta = torch.nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
+    optimizer = ScheduleFree([theta], lr=LR)
+    iterates, weights = [], []
+    for rate in rates:
+        before = theta.detach().clone()
+        theta.grad = torch.ones(2, dtype=torch.float64)
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.step()
+        assert torch.equal(theta, before) is (rate == 0)
+        iterates.append(rate**2 * optimizer.state[theta]["z"])
+        weights.append(rate**2)
+    optimizer.eval()
+    if sum(weights):
+        torch.testing.assert_close(theta.detach(), sum(iterates) / sum(weights))
+
+
+def test_a_schedule_free_average_is_each_parameters_own():
+    """Also if two miss gradients in different steps while the learning rate changes."""
+
+    def averaged(*, accompanied: bool) -> Tensor:
+        one, other = (torch.nn.Parameter(torch.ones(2, dtype=torch.float64)) for _ in range(2))
+        optimizer = ScheduleFree([one, other] if accompanied else [other], lr=LR)
+        for step in range(1, 7):
+            optimizer.param_groups[0]["lr"] = LR * step / 6
+            one.grad = torch.full_like(one, step) if step != 2 else None
+            other.grad = torch.full_like(other, step) if step != 1 else None
+            optimizer.step()
+        optimizer.eval()
+        return other.detach()
+
+    assert torch.equal(averaged(accompanied=True), averaged(accompanied=False))
+
+
+def test_the_settings_of_a_schedule_free_optimizer_are_those_it_was_given():
+    """And not which of its weights are there."""
+    optimizer = ScheduleFree([torch.nn.Parameter(torch.ones(2))], lr=LR)
+    optimizer.param_groups[0]["initial_lr"] = 2 * LR
+    settings = {"betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0}
+    assert OptimizerSettings.of(optimizer) == (2 * LR, settings)

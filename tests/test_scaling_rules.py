@@ -75,6 +75,14 @@ def test_groups_scale_as_well():
     assert "lr" not in found["groups"]["matrices"]
 
 
+def test_half_life_moves_the_group_that_has_betas():
+    own = ["optimizer=muon", "scaling_rule=half_life", "batch_size=256"]
+    check(compose([B0, *own]))
+    found = settings(*own)
+    assert found["groups"]["rest"]["betas"] == pytest.approx([0.9, 0.999**4])
+    assert found["lr"] == 0.02 and "betas" not in found
+
+
 @pytest.mark.parametrize(
     ("reference", "betas", "largest"),
     [
@@ -131,7 +139,8 @@ BAD = [
     ("scaling_rule=half_life optimizer=momentum", "scaling_rule=half_life", "has no betas"),
     ("scaling_rule=sqrt_sde optimizer=lion", "scaling_rule=sqrt_sde",
      "lion has no eps; allowed with it: half_life, linear, none"),
-    ("scaling_rule=sqrt_sde optimizer=muon", "scaling_rule=sqrt_sde", "muon has no betas"),
+    ("scaling_rule=sqrt_sde optimizer=muon", "scaling_rule=sqrt_sde",
+     "muon has betas only in groups.rest; allowed with it: half_life, linear, none"),
     ("weight_decay_scaling=sqrt optimizer=momentum_ema", "weight_decay_scaling=sqrt", "none"),
 ]  # fmt: skip
 
@@ -158,7 +167,8 @@ def test_the_result_has_what_came_of_it_and_the_label_the_rule(tiny, capsys):
     assert result.hyperparameters["betas"] == pytest.approx([0.6, 0.996])
     assert result.hyperparameters["eps"] == pytest.approx(5e-9)
     assert result.configuration["optimizer"]["betas"] == [0.9, 0.999]
-    said = "learning rate 0.002, betas [0.6, 0.996], eps 5e-09 by scaling_rule=sqrt_sde"
+    said = ("learning rate 0.002, betas [0.6, 0.996], eps 5e-09 by scaling_rule=sqrt_sde; "
+            "at b = 64 learning rate 0.001, betas [0.9, 0.999], eps 1e-08\n")  # fmt: skip
     assert said in capsys.readouterr().out
     by_hand = tiny("batch_size=256", "optimizer.lr=0.002", "optimizer.eps=5e-9", "stop.max_steps=3",
                    f"optimizer.betas={result.hyperparameters['betas']}")  # fmt: skip

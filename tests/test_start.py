@@ -2,16 +2,19 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from sklearn.datasets import load_digits
 
-from cbs_lightning.config.composition import CONF_DIR
+from cbs_lightning.config.checks import check_all
+from cbs_lightning.config.composition import CONF_DIR, compose
 from cbs_lightning.data import Digits, datamodule
 from cbs_lightning.sweep.job_loader import JobLoader
 from tests.conftest import TINY
@@ -95,6 +98,50 @@ def test_a_jobs_configuration_is_what_hydra_composes(overrides):
             assert found == hydra.load_sweep_config(master, [*overrides, "seed=7"])
             found.seed = 8
             found.hydra.runtime.choices.data = "changed"
+            own, facts = loader.load_run_config(master, [*overrides, "seed=7"])
+            whole = hydra.load_sweep_config(master, [*overrides, "seed=7"])
+            assert {**own, "hydra": None} == {**whole, "hydra": None}
+            assert facts.runtime.choices == whole.hydra.runtime.choices
+            assert facts.overrides.task == whole.hydra.overrides.task
+            own.seed = 8
+
+
+@pytest.mark.parametrize("wrong", ["optimizer.speed=1", "sead=1", "optimizer=spd"])
+def test_hydra_says_what_is_wrong_with_a_job(wrong):
+    with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
+        hydra = GlobalHydra.instance().config_loader()
+        master = hydra.load_configuration("config", [], RunMode.MULTIRUN)
+        with pytest.raises(HydraException) as expected:
+            hydra.load_sweep_config(master, ["seed=1", wrong])
+        with pytest.raises(HydraException) as error:
+            JobLoader(hydra).load_run_config(master, ["seed=1", wrong])
+        assert str(error.value) == str(expected.value)
+
+
+@pytest.mark.parametrize("sweeper", ["grid", "critical_batch"])
+def test_an_absent_package_is_named_before_anything_is_composed(
+    cli, tmp_path, monkeypatch, sweeper
+):
+    monkeypatch.setattr("cbs_lightning.config.packages.find_spec", lambda name: None)
+    monkeypatch.setattr("cbs_lightning.sweep.sweeper.MANY_JOBS", 4)
+    composed = []
+    monkeypatch.setattr(JobLoader, "load_run_config", lambda *_: composed.append(1))
+    out = tmp_path / "out"
+    outcome = cli("-m", *TINY, f"hydra/sweeper={sweeper}", "optimizer=adam,soap", "seed=0,1",
+                  f"output_dir={out}")  # fmt: skip
+    assert outcome.code == 1 and len(outcome.err.splitlines()) == 1
+    assert "optimizer=soap: needs the package pytorch-optimizer" in outcome.err
+    assert outcome.out == "checking 4 jobs\n" and not composed and not out.exists()
+
+
+def test_jobs_that_differ_in_batch_size_and_seed_alone_are_checked_once(monkeypatch):
+    checked = []
+    monkeypatch.setattr("cbs_lightning.config.checks.check", lambda cfg, here: checked.append(cfg))
+    base = compose([])
+    configs = [replace(base, batch_size=size, seed=seed) for size in (4, 8) for seed in (0, 1)]
+    other = replace(base, optimizer=base.optimizer | {"lr": 0.5})
+    check_all([*configs, other], here=False)
+    assert checked == [configs[0], other]
 
 
 COUNTING = """

@@ -247,7 +247,7 @@ def test_steps_on_a_gpu_that_is_not_there(optimizer):
             )
         )
         next(chunks)  # and with it, at once, the order of the epoch
-        steps = make_optimizer(factory, net.named_parameters())
+        steps = make_optimizer(factory, net)
         with Waits() as waits:
             waits.device = "cuda"
             for batch, labels in next(chunks):

@@ -8,6 +8,8 @@ import lightning as L
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch.optim import Optimizer
 
+from cbs_lightning.optim.schedule_free import switches
+
 PLAIN = (bool, int, float, str, type(None))
 
 
@@ -22,6 +24,9 @@ class OptimizerSettings(NamedTuple):
         group = {key: value for key, value in optimizer.param_groups[0].items() if key != "params"}
         current = group.pop("lr", None)
         lr = group.pop("initial_lr", current)  # which a scheduler notes
+        if switches(optimizer):  # it notes in its groups which weights are there
+            settings = inspect.signature(type(optimizer)).parameters
+            group = {key: value for key, value in group.items() if key in settings}
         return cls(float(lr) if lr is not None and float(lr) > 0 else None, plain_values(group))
 
 

@@ -1,5 +1,6 @@
 """Hydra's errors as one line: the key, the value and what is allowed."""
 
+import inspect
 import re
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 from hydra._internal.utils import get_args_parser
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -120,19 +122,26 @@ def _no_such(key: str) -> str:
         node = OmegaConf.select(cfg, parent) if parent else cfg
     if not isinstance(node, DictConfig):
         return f"no such key; allowed: none, {parent} is {node}"
+    if _is_argument(node, key.removeprefix(f"{parent}.")):
+        reason = f"an argument of {OmegaConf.select(node, '_target_')} that its file does not set"
+        return f"{reason}; type +{_typed(key)}"
     names = sorted(f"{parent}.{name!s}".lstrip(".") for name in node if name not in HIDDEN)
     if key in names:  # as composed without what is swept
         return f"not every option of {parent} in this sweep has this key"
     value = _typed(key).partition("=")[2]
     meant = did_you_mean(*_candidates(key, cfg, names), f"{{}}={value}" if value else "{}")
-    more = f"{_of_a_search(key)}{_argument_of(node, key)}"
-    return f"no such key; {meant}allowed: {', '.join(names) or 'none'}{more}"
+    return f"no such key; {meant}allowed: {', '.join(names) or 'none'}{_of_a_search(key)}"
 
 
-def _argument_of(node: DictConfig, key: str) -> str:
-    """A hint, for a class with more arguments than its file names."""
+def _is_argument(node: DictConfig, name: str) -> bool:
+    """Whether the class that the node configures has this argument beside those in the node."""
     target = OmegaConf.select(node, "_target_")
-    return f"; another argument of {target} needs a plus: +{_typed(key)}" if target else ""
+    if target is None or name in node:
+        return False
+    try:
+        return name in inspect.signature(get_object(str(target))).parameters
+    except Exception:  # whatever a class that cannot be imported raises
+        return False
 
 
 def _candidates(key: str, cfg: DictConfig, siblings: list[str]) -> tuple[str, list[str]]:

@@ -1,7 +1,8 @@
 """Checks that need torch: the Trainer, and the groups that are instantiated."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import lightning as L
@@ -12,7 +13,8 @@ from cbs_lightning.config.constraints import Flag, OneOf, one_of
 from cbs_lightning.config.datamodule import taken_by
 from cbs_lightning.config.extensions import check_extensions, import_target
 from cbs_lightning.config.identity import OWN
-from cbs_lightning.config.optimizer_checks import check_optimizer, require_package
+from cbs_lightning.config.optimizer_checks import check_optimizer
+from cbs_lightning.config.packages import require_package
 from cbs_lightning.config.schema import AUTO, RunConfig, Settings
 from cbs_lightning.config.trainer_flags import check_trainer
 from cbs_lightning.data import ImageDataModule
@@ -69,6 +71,16 @@ def check(cfg: RunConfig, *, here: bool = True) -> None:
         OneOf(classifier_names()).check("model.name", cfg.model["name"])
     for key in ("normalize", "augment", "replacement"):
         Flag().check(f"data.{key}", cfg.data.get(key, False))
+
+
+def check_all(configs: Iterable[RunConfig], *, here: bool = True) -> None:
+    """Check a sweep's jobs; those that differ only in batch size and seed are checked once, since
+    nothing that is checked depends on these."""
+    kinds: dict[str, RunConfig] = {}
+    for cfg in configs:
+        kinds.setdefault(repr(replace(cfg, batch_size=1, seed=0)), cfg)
+    for cfg in kinds.values():
+        check(cfg, here=here)
 
 
 def _check_compile(cfg: RunConfig, here: bool) -> None:

@@ -22,7 +22,6 @@ CONF_DIR = PACKAGE / "conf"  # in a clone, a link to its folder conf
 GROUPS = ("data", "model", "optimizer", "scheduler")
 DEFAULT_OPTIMIZER = "default"  # the option that nobody chose
 OWN_MODELS = "cbs_lightning.models."
-OF_HYDRA_AND_SWEEP = ("hydra", "sweep")  # what a run itself is not told
 
 
 def compose(overrides: list[str]) -> RunConfig:
@@ -118,13 +117,16 @@ def _is_classifier(target: str) -> bool:
 
 def _plain(cfg: DictConfig) -> Settings:
     """The values of a run alone, with all interpolations resolved."""
-    own = OmegaConf.create(
-        {k: v for k, v in cfg.items_ex(resolve=False) if k not in OF_HYDRA_AND_SWEEP}
-    )
-    _check_interpolations(own)
-    values = OmegaConf.to_container(own, resolve=True)
+    own = cfg
+    if "hydra" in cfg:
+        own = OmegaConf.create({k: v for k, v in cfg.items_ex(resolve=False) if k != "hydra"})
+    try:
+        values = OmegaConf.to_container(own, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException:
+        _check_interpolations(own)  # which names the key
+        raise
     assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items()}
+    return {str(key): value for key, value in values.items() if key != "sweep"}
 
 
 def _read(values: Settings, names: dict[str, Any]) -> RunConfig:

@@ -2,29 +2,17 @@
 
 import inspect
 import re
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from hydra.utils import get_object, instantiate
 
-from cbs_lightning.commands import install_command
 from cbs_lightning.config.constraints import Flag, Positive, Whole, is_fraction, is_number, one_of
 from cbs_lightning.config.schema import Settings
 from cbs_lightning.errors import ConfigError, require
 from cbs_lightning.optim.groups import CONDITIONS, KEY, conditions_of
 
 NEEDS_CLOSURE = "needs several losses per step (a closure); choose one that needs a single loss"
-# Packages that are not installed with this project, and its extras that install them.
-EXTRAS = {"pytorch_optimizer": "optimizers", "schedulefree": "optimizers"}
-
-
-def require_package(optimizer: Settings, name: str) -> None:
-    """Raise `ConfigError` for an optimizer from an optional package that is not installed."""
-    package = str(optimizer.get("_target_")).partition(".")[0]
-    if package in EXTRAS and find_spec(package) is None:
-        distribution, install = package.replace("_", "-"), install_command(EXTRAS[package])
-        raise ConfigError("optimizer", name, f"needs the package {distribution}: {install}")
 
 
 def check_optimizer(optimizer: Settings, name: str) -> None:

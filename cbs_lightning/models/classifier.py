@@ -80,7 +80,7 @@ class Classifier(L.LightningModule, ABC):
         return logits
 
     def configure_optimizers(self) -> Any:
-        return make_optimizer(self.optimizer_factory, self.net.named_parameters())
+        return make_optimizer(self.optimizer_factory, self.net, frozen=True)
 
     def training_step(self, batch: Any, _: int) -> Any:
         """A chunk of steps, or the loss of one batch where Lightning makes the step."""

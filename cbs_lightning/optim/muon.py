@@ -87,7 +87,8 @@ class Muon(ForeachOptimizer):
             raise ValueError(f"adjust_lr must be one of {allowed}, not {group['adjust_lr']}")
         flat = [tuple(p.shape) for p in group["params"] if p.ndim < 2]
         if group["algorithm"] == MUON and flat:
-            raise ValueError(f"muon needs matrices; one of its parameters has the shape {flat[0]}")
+            shape = f"muon needs matrices, and one of its parameters has the shape {flat[0]}"
+            raise ValueError(f"{shape}; algorithm={ADAMW} takes any")
 
     def begin(self, group: dict[str, Any], param: Tensor) -> dict[str, Any]:
         names = ("average",) if group["algorithm"] == MUON else ("mean", "square")

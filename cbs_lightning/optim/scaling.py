@@ -58,13 +58,12 @@ class BatchSizeRules:
         if rule in SETS_LR:
             allowed = f"sets the learning rate, as lr_scaling={self.lr_scaling} does; set one"
             require(self.lr_scaling is Scaling.NONE, key, rule, f"{allowed} of them to none")
-        missing = [name for name in NEEDED.get(rule, ()) if name not in settings]
-        if missing:
+        if missing := _missing(rule, settings):
             allowed = " and ".join(f"optimizer.{name}" for name in NEEDED[rule])
-            reason = f"needs {allowed}, and {optimizer} has no {' and no '.join(missing)}"
-            others = [each for each in ScalingRule if {*NEEDED.get(each, ())} <= {*settings}]
+            reason = f"needs {allowed}, and {optimizer} has {_where(missing, settings)}"
+            others = [each for each in ScalingRule if not _missing(each, settings)]
             raise ConfigError(key, rule, f"{reason}; allowed with it: {', '.join(sorted(others))}")
-        decays = self.weight_decay_scaling is DecayScaling.NONE or "weight_decay" in settings
+        decays = self.weight_decay_scaling is DecayScaling.NONE or _have("weight_decay", settings)
         allowed = f"{optimizer} has no optimizer.weight_decay; allowed with it: none"
         require(decays, "weight_decay_scaling", self.weight_decay_scaling, allowed)
 
@@ -129,3 +128,26 @@ class BatchSizeRules:
         reference = self.reference_batch_size
         limit = reference * (1 - ROUNDING)
         return batch_size <= reference or all(batch_size * (1 - beta) < limit for beta in betas)
+
+
+def _missing(rule: ScalingRule, settings: Mapping[str, Any]) -> list[str]:
+    """What the rule needs and an optimizer does not have.
+
+    `sqrt_sde` is about all of an optimizer. `half_life` moves what has betas, if only a group.
+    """
+    if rule is ScalingRule.HALF_LIFE and _have("betas", settings):
+        return []
+    return [name for name in NEEDED.get(rule, ()) if name not in settings]
+
+
+def _where(missing: list[str], settings: Mapping[str, Any]) -> str:
+    groups = settings.get(KEY, {})
+    found = {name: [f"{KEY}.{each}" for each in groups if name in groups[each]] for name in missing}
+    return " and ".join(
+        f"{name} only in {', '.join(own)}" if own else f"no {name}" for name, own in found.items()
+    )
+
+
+def _have(name: str, settings: Mapping[str, Any]) -> bool:
+    """Whether the optimizer or one of its groups has this setting."""
+    return any(name in each for each in (settings, *settings.get(KEY, {}).values()))

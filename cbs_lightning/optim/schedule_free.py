@@ -61,6 +61,24 @@ class ScheduleFree(ForeachOptimizer):
         return super().step(closure)
 
     def update(self, group: dict[str, Any], params: Tensors, grads: Tensors, state: State) -> None:
+        # Which steps a parameter had a gradient in decides its share where learning rates differ.
+        by_share: dict[float, list[int]] = {}
+        for number, param in enumerate(params):
+            by_share.setdefault(self._share(param, group["lr"]), []).append(number)
+        for share, numbers in by_share.items():
+            own = [params[number] for number in numbers]
+            own_grads = [grads[number] for number in numbers]
+            self._update(group, own, own_grads, State(self, own, state.step), share)
+
+    def _share(self, param: Tensor, lr: float) -> float:
+        """Of this step's z in the parameter's average."""
+        state = self.state[param]
+        state[WEIGHTS] += lr**2
+        return lr**2 / float(state[WEIGHTS]) if lr else 0.0
+
+    def _update(
+        self, group: dict[str, Any], params: Tensors, grads: Tensors, state: State, share: float
+    ) -> None:
         lr, (beta1, beta2) = group["lr"], group["betas"]
         z, squares = state["z"], state["square"]
         torch._foreach_mul_(squares, beta2)
@@ -69,17 +87,10 @@ class ScheduleFree(ForeachOptimizer):
         directions = torch._foreach_div(grads, torch._foreach_add(roots, group["eps"]))
         if group["weight_decay"]:
             torch._foreach_add_(directions, params, alpha=group["weight_decay"])
-        share = self._share(params, lr)
         # What x, which is not kept, and z become, told in terms of y.
         torch._foreach_lerp_(params, z, share)
         torch._foreach_add_(params, directions, alpha=-lr * (1 - beta1 * (1 - share)))
         torch._foreach_add_(z, directions, alpha=-lr)
-
-    def _share(self, params: Tensors, lr: float) -> float:
-        """Of this step's z in the average."""
-        for param in params:
-            self.state[param][WEIGHTS] += lr**2
-        return lr**2 / float(self.state[params[0]][WEIGHTS])
 
     @torch.no_grad()
     def eval(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from cbs_lightning.config.checks import check
+from cbs_lightning.config.checks import check_all
 from cbs_lightning.config.identity import run_directory
 from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.files import file_name
@@ -211,8 +211,7 @@ def combinations(
         check_probed(cfg, settings.probes)
         if cfg.lr_scaling == Scaling.TUNED:
             rates_of(job, config_of, here=False)
-        else:
-            check(cfg, here=False)
+    check_all((cfg for cfg in named.values() if cfg.lr_scaling != Scaling.TUNED), here=False)
     groups: dict[Overrides, list[Overrides]] = {}
     for job in named:
         groups.setdefault(without(job, "batch_size", "seed"), []).append(job)

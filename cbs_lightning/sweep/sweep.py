@@ -14,7 +14,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-from cbs_lightning.config.checks import check
+from cbs_lightning.config.checks import check_all
 from cbs_lightning.config.identity import run_directory
 from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.console import INTERRUPTED, count_of, print_line
@@ -69,9 +69,9 @@ class Sweep:
     def check(self, configs: Configs) -> Concurrency:
         """Raise `UserError` unless all jobs can start; return how many run at a time."""
         here = not is_on_cluster(self.config)
-        for cfg in configs.values():
-            check(cfg, here=here)
-        for cfg in configs.values():
+        check_all(configs.values(), here=here)
+        data = {repr((cfg.data, cfg.data_dir, cfg.batch_size)): cfg for cfg in configs.values()}
+        for cfg in data.values():
             find_data(cfg)
         _check_optimizers(configs.values())
         for output_dir in {cfg.output_dir for cfg in configs.values()}:

@@ -14,11 +14,14 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from cbs_lightning.config.composition import complete
+from cbs_lightning.config.packages import require_package
 from cbs_lightning.config.schema import RunConfig
+from cbs_lightning.console import count_of, print_line
 from cbs_lightning.errors import UserError
 from cbs_lightning.sweep.grid import read_grid, read_params, typed
 from cbs_lightning.sweep.job_loader import JobLoader
 
+MANY_JOBS = 200  # whose checks take some seconds
 BASIC = "basic"  # Hydra's own launcher, which runs one job after the other
 
 Overrides = tuple[str, ...]  # of one job
@@ -57,9 +60,18 @@ class JobSweeper(Sweeper):
         rows = [_values(parser.parse_overrides(typed(row))) for row in read_grid(self.grid)]
         return cells(rows, command)
 
+    def configs_of(self, jobs: list[Overrides]) -> dict[Overrides, RunConfig]:
+        """What the jobs are, once the packages of their optimizers are known to be there."""
+        if len(jobs) >= MANY_JOBS:
+            print_line(f"checking {count_of(len(jobs), 'job')}")
+        typed = (each.partition("=") for job in jobs for each in job)
+        for name in dict.fromkeys(value for key, _, value in typed if key == "optimizer"):
+            if (settings := self.config_loader.option("optimizer", name)) is not None:
+                require_package(settings, name)
+        return {job: self.config_of(job) for job in jobs}
+
     def config_of(self, overrides: Overrides) -> RunConfig:
-        cfg = self.config_loader.load_sweep_config(self.config, list(overrides))
-        return complete(cfg, cfg.hydra)
+        return complete(*self.config_loader.load_run_config(self.config, list(overrides)))
 
 
 def cells(rows: list[Values], command: Values) -> list[Overrides]:

@@ -7,7 +7,6 @@ import lightning as L
 import torch
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
-from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from cbs_lightning.config.datamodule import mistake
@@ -85,7 +84,7 @@ def _strangers_model(cfg: RunConfig, data_size: int) -> L.LightningModule:
         raise mistake(cfg.names.model, "model", error) from error
     if cfg.names.optimizer != OWN:
         factory = _optimizer_of(cfg, data_size)
-        model.configure_optimizers = lambda: make_optimizer(factory, _trained(model))
+        model.configure_optimizers = lambda: make_optimizer(factory, model)
     found: L.LightningModule = model
     return found
 
@@ -105,10 +104,6 @@ def optimizer_factory(settings: Settings) -> Factory | GroupedFactory:
 
 def _no_optimizer(_: Any) -> NoReturn:
     raise AssertionError("a module's own optimizer is made by itself")
-
-
-def _trained(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    return [named for named in module.named_parameters() if named[1].requires_grad]
 
 
 def rate_schedule(cfg: RunConfig, data_size: int | None) -> RateSchedule:

@@ -283,12 +283,15 @@ def _settings_in_words(cfg: RunConfig, data_size: int) -> str:
         "weight_decay_scaling": cfg.weight_decay_scaling,
     }
     set_rules = ", ".join(f"{key}={rule}" for key, rule in rules.items() if rule != "none")
-    moved = [f"{_said(key)} {_number(scaled[key])}" for key in given if scaled[key] != given[key]]
+    moved = [key for key in given if scaled[key] != given[key]]
     words = []
     if set_rules:
-        at = f"{_number(given['lr'])} at b = {cfg.lr_reference_batch_size}"
-        found = ", ".join(moved) or "settings as given"
-        words.append(f"{found} by {set_rules}, {at}")
+        here, there = (
+            ", ".join(f"{_said(key)} {_number(settings[key])}" for key in moved)
+            for settings in (scaled, given)
+        )
+        words.append(f"{here or 'settings as given'} by {set_rules}")
+        words += [f"at b = {cfg.lr_reference_batch_size} {there}"] if there else []
     if cfg.warmup_samples:
         words.append(f"linear warm-up over {cfg.warmup_samples:,} samples")
     return "; ".join(words)

@@ -182,7 +182,7 @@ def _fits(
 
 def _two_steps(model: Classifier, batch: Tensor, size: int) -> None:
     net = copy.deepcopy(model.net).to(batch.device).train()
-    optimizer = make_optimizer(model.optimizer_factory, net.named_parameters())
+    optimizer = make_optimizer(model.optimizer_factory, net, frozen=True)
     images = batch[:size].to(memory_format=torch.channels_last)
     labels = torch.zeros(size, dtype=torch.long, device=batch.device)
     for _ in range(2):
