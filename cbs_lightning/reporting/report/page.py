@@ -15,7 +15,7 @@ from cbs_lightning.analysis.recommendation import (
     span_in_words,
 )
 from cbs_lightning.analysis.study import USUAL, Question, Study, read
-from cbs_lightning.console import count_of, duration, visible
+from cbs_lightning.console import count_of, duration
 from cbs_lightning.files import remove_scratch, write_atomically
 from cbs_lightning.noise.branches import schedule_line
 from cbs_lightning.noise.record import Probe
