@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from cbs_lightning.console import count_of
 from cbs_lightning.noise.record import NoiseRecord, Probe
 
 Floats = NDArray[np.float64]
@@ -39,7 +40,9 @@ class Course:
         asked = record.threshold if threshold is None else threshold
         probes = tuple(each for each in record.probes if each.loss > 0 and each.step > 0)
         if len(probes) < FEWEST_PROBES:
-            raise NoPredictionError(f"{len(probes)} probes, at least {FEWEST_PROBES} are needed")
+            raise NoPredictionError(
+                f"{count_of(len(probes), 'probe')}, at least {FEWEST_PROBES} are needed"
+            )
         least = min(each.loss for each in probes)
         if least > asked * BEYOND:
             raise NoPredictionError(f"the probes end at a loss of {least:.3g}, above {asked:g}")

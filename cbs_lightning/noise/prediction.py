@@ -6,6 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
+from cbs_lightning.console import count_of
 from cbs_lightning.noise.course import Course, NoPredictionError
 from cbs_lightning.noise.estimators import ESTIMATORS, OF_GRADIENTS, Estimator, b_simple
 from cbs_lightning.noise.record import Estimate, NoiseRecord
@@ -123,8 +124,9 @@ def cost_line(record: NoiseRecord) -> str:
     cost, made = record.cost, len(record.probes)
     gradients = cost.in_gradients
     of_run = sum(each.steps for each in record.probes) * record.batch_size
-    share = f" ({gradients / of_run:.0%} of the run's own {of_run:,.0f})" if of_run else ""
-    line = f"{made} probes took as long as {gradients:,} gradients{share}: {cost.seconds:.3g} s"
+    share = f" ({100 * gradients / of_run:.0f} % of the run's own {of_run:,.0f})" if of_run else ""
+    took = f"{gradients:,} gradients{share}: {cost.seconds:.3g} s"
+    line = f"{count_of(made, 'probe')} took as long as {took}"
     size = record.probes[0].batch_size if made else None
     if size is not None:
         line += f", in batches of {size}"
