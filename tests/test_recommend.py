@@ -225,7 +225,9 @@ def test_a_batch_size_that_alone_decides_is_named(pattern):
         return line
 
     assert minimum((4,)).endswith("The conclusion depends on this one batch size: b = 4.")
-    assert minimum((4, 8)).endswith("Without b = 4 or 8 the conclusion would be the opposite.")
+    assert minimum((4, 8, 16)).endswith(
+        "Without b = 4, 8 or 16 the conclusion would be the opposite."
+    )
     assert "Without any one of most batch sizes the conclusion" in minimum(SIZES[1:])
     assert recommend(curve, leverage=False).decisive == ()
 

@@ -66,7 +66,7 @@ def test_a_sweep_ends_with_its_figures_and_report(cli, tmp_path):
 
 
 def test_tensorboard_has_the_curves_of_a_sweep_before_its_end(cli, tmp_path, monkeypatch):
-    monkeypatch.setattr("cbs_lightning.sweep.report._write", lambda directory: None)
+    monkeypatch.setattr("cbs_lightning.sweep.report._write", lambda *_: None)
     outcome = cli(
         "-m", *TINY, "batch_size=128,256", "stop.loss=1.8", f"output_dir={tmp_path}", "report=true"
     )
@@ -80,7 +80,7 @@ def test_tensorboard_has_the_curves_of_a_sweep_before_its_end(cli, tmp_path, mon
 
 
 def test_a_disk_that_fails_at_the_very_end_takes_one_line(cli, tmp_path, monkeypatch):
-    def full(study):
+    def full(study, _):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(study.directory / "summary.csv"))
 
     monkeypatch.setattr("cbs_lightning.reporting.study_files.write_files", full)

@@ -241,7 +241,8 @@ class Recommendation:
             return f"The conclusion depends on this one batch size: b = {self.decisive[0]}."
         if not self.decisive:
             return ""
-        some = f"b = {' or '.join(map(str, self.decisive))}"
+        *others, last = map(str, self.decisive)
+        some = f"b = {', '.join(others)} or {last}"
         if 2 * len(self.decisive) > len(self.batch_sizes):
             some = "any one of most batch sizes"
         return f"Without {some} the conclusion would be the opposite."

@@ -25,10 +25,17 @@ from cbs_lightning.analysis.recommendation import (
 from cbs_lightning.fit.likelihood import Floats
 from cbs_lightning.reporting.colors import colors_of
 from cbs_lightning.reporting.figures.by_family import draw_families
-from cbs_lightning.reporting.figures.pattern import ROW_HEIGHT, draw_pattern, pattern_keys
 from cbs_lightning.reporting.figures.quantities import QUANTITIES, Quantity
-from cbs_lightning.reporting.figures.ranges import ROW_HEIGHT as RANGE_HEIGHT
-from cbs_lightning.reporting.figures.ranges import draw_ranges, range_keys, ranges, shade_ranges
+from cbs_lightning.reporting.figures.strips import (
+    PATTERN_HEIGHT,
+    RANGE_HEIGHT,
+    draw_pattern,
+    draw_ranges,
+    pattern_keys,
+    range_keys,
+    ranges,
+    shade_ranges,
+)
 from cbs_lightning.reporting.figures.style import (
     DASHED,
     GRAY,
@@ -84,7 +91,7 @@ def draw(
     with mpl.rc_context(STYLE):
         markers = markers_of((curve.variant, curve.optimizer) for curve in study_curves)
         colors = colors_of((curve.variant, curve.optimizer) for curve in study_curves)
-        strips = [len(cheap) * RANGE_HEIGHT, 2 * len(paper or {}) * ROW_HEIGHT]
+        strips = [len(cheap) * RANGE_HEIGHT, 2 * len(paper or {}) * PATTERN_HEIGHT]
         heights = [PLOT_HEIGHT, *filter(None, strips)]
         figure = Figure((WIDTH, sum(heights)), layout="constrained")
         axes, *below = figure.subplots(len(heights), height_ratios=heights, squeeze=False)[:, 0]

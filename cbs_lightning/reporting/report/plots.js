@@ -190,7 +190,7 @@ function losses(width, pointed) {
   const paint = color(lossVariant());
   const shade = (run) => {
     const share = sizes.length > 1 ? sizes.indexOf(run.batch_size) / (sizes.length - 1) : 1;
-    return `color-mix(in oklab, ${paint} ${Math.round(50 + 50 * share)}%, var(--paper))`;
+    return `color-mix(in oklab, ${paint} ${Math.round(55 + 45 * share)}%, var(--paper))`;
   };
   const per = { sfo: (run) => run.effective_batch_size, steps: () => 1, seconds: (run) => run.seconds_per_step ?? 0 };
   const drawn = runs.flatMap((run) => {
@@ -222,7 +222,7 @@ function losses(width, pointed) {
   const labels = endLabels(drawn, sizes, plain.scale("x"), plain.scale("y"));
   const style = { fill: "stroke", stroke: "var(--paper)", strokeWidth: 4, fontWeight: 600, clip: false };
   const texts = Plot.text(labels, { x: "x", y: "y", text: "label", textAnchor: "start", dx: 4, ...style, className: "size" });
-  return { plot: Plot.plot({ ...options, marginRight: 46, marks: [...options.marks, texts] }), runs };
+  return { plot: Plot.plot({ ...options, marginRight: 58, marks: [...options.marks, texts] }), runs };
 }
 
 /** The batch sizes beside the ends of their lines, the smallest and the largest first, as far as there is room. */

@@ -47,10 +47,13 @@ function named(variant, name) {
   return element("span", { className: name.length < 24 ? "whole" : "" }, dot, name);
 }
 
+/** A batch size that need not be whole, with two digits or all before the point, as in the answer. */
+const size = (b) => number(b >= 10 ? Math.round(b) : b, 2);
+
 function span(interval) {
   const [low, high] = interval ?? [null, null];
-  if (low === null) return high === null ? "–" : `up to ${number(high, 3)}`;
-  return high === null ? `${number(low, 3)} and more` : `${number(low, 3)} to ${number(high, 3)}`;
+  if (low === null) return high === null ? "–" : `up to ${size(high)}`;
+  return high === null ? `${size(low)} and more` : `${size(low)} to ${size(high)}`;
 }
 
 function status(run) {
@@ -78,7 +81,7 @@ function showForms() {
   fillTable(document.getElementById("forms"), [
     { title: "optimizer", show: (row) => named(row.variant, row.name) },
     { title: "curve", className: "whole", show: (row) => row.model },
-    { title: "b*", className: "number", show: (row) => number(row.critical_batch, 3) },
+    { title: "b*", className: "number", show: (row) => size(row.critical_batch) },
     { title: `${100 * study.level} % interval`, show: (row) => span(row.interval) },
     { title: "RMS of log K", className: "number", show: (row) => number(row.rms, 2) },
     { title: "note", className: "wide", show: (row) => row.reason },
