@@ -108,7 +108,6 @@ class RunFiles:
         lr, settings = OptimizerSettings.of(optimizer)
         seed = self.seed if self.seed is not None else int(os.environ.get("PL_GLOBAL_SEED", 0))
         data = _data(trainer)
-        most = data_size(trainer.train_dataloader)
         identity: dict[str, Any] = {
             "data": type(data).__name__,
             "model": type(module).__name__,
@@ -117,7 +116,6 @@ class RunFiles:
             "batch_size": stop.batch_size,
             "seed": seed,
             **_details(trainer, module, data),
-            "data_size": most,
             "schedulers": self._schedulers,
         }
         return Result(
@@ -144,7 +142,7 @@ class RunFiles:
             steps_run=0,
             epochs_run=0.0,
             steps_per_epoch=stop.rule.steps_per_epoch,
-            data_size=most or stop.rule.steps_per_epoch * stop.batch_size,
+            data_size=identity["data_size"] or stop.rule.steps_per_epoch * stop.batch_size,
             loss=None,
             accuracy=None,
             test_accuracy=None,
@@ -182,6 +180,7 @@ def _details(trainer: L.Trainer, module: L.LightningModule, data: Any) -> dict[s
         "gradient_clip_algorithm": str(getattr(how, "value", how or "norm")) if clipped else None,
         "accumulate_grad_batches": trainer.accumulate_grad_batches,
         "precision": trainer.precision,
+        "data_size": data_size(trainer.train_dataloader),
     }
     if (fingerprint := getattr(data, "fingerprint", None)) is not None:
         found["fingerprint"] = str(fingerprint)
