@@ -24,6 +24,11 @@ TINY = [
     f"hydra.searchpath=[file://{TESTS / 'conf'}]", "model=tiny", "batch_size=256", "threads=1",
     "report=false", "jobs=1",
 ]  # fmt: skip
+LOSS = 0.35  # as in the count by hand
+STRANGE = [
+    TINY[0], "model=strange", "data=strange", "threads=1", "batch_size=16", f"stop.loss={LOSS}",
+    "report=false", "jobs=1",
+]  # fmt: skip
 
 
 @dataclass
@@ -105,6 +110,16 @@ def tiny(tmp_path: Path) -> Callable[..., RunConfig]:
 
     def config(*overrides: str) -> RunConfig:
         return compose([*TINY, f"output_dir={tmp_path}", *overrides])
+
+    return config
+
+
+@pytest.fixture
+def strange(tmp_path: Path) -> Callable[..., RunConfig]:
+    """A completed configuration of a stranger's module and data."""
+
+    def config(*overrides: str) -> RunConfig:
+        return compose([*STRANGE, f"output_dir={tmp_path}", *overrides])
 
     return config
 

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from cbs_lightning.config import checks
+from cbs_lightning.training import trainer
 from tests.tiny import Restless
 
 VARIABLE = "SIMULATED_GPUS"
@@ -54,22 +55,22 @@ class Accelerator(CPUAccelerator):
 
 def simulate(count: int, patch: pytest.MonkeyPatch) -> OnCpu:
     """To be entered, for the CPU to do the work."""
-    mode, trainer = OnCpu(), L.Trainer
+    mode, trainer_of_run = OnCpu(), trainer.BudgetedTrainer
 
-    def on_gpu(**settings: Any) -> L.Trainer:
+    def on_gpu(*given: Any, **settings: Any) -> L.Trainer:
         devices = settings["devices"]
         index = devices[0] if isinstance(devices, list) else 0
         assert index < count
         strategy = SingleDeviceStrategy(torch.device("cuda", index))
-        given = {"accelerator": Accelerator(), "strategy": strategy, "devices": 1}
-        return trainer(**settings | given)
+        here = {"accelerator": Accelerator(), "strategy": strategy, "devices": 1}
+        return trainer_of_run(*given, **settings | here)
 
     def rng_state(device: torch.device) -> torch.Tensor:
         mode.cpu(device)
         return torch.tensor([device.index], dtype=torch.uint8)
 
     patch.setitem(checks.GPUS, "cuda", lambda: True)
-    patch.setattr(L, "Trainer", on_gpu)
+    patch.setattr(trainer, "BudgetedTrainer", on_gpu)
     patch.setattr(torch.cuda, "device_count", lambda: count)
     patch.setattr(torch.cuda, "set_device", mode.set_current)
     patch.setattr(torch.cuda, "empty_cache", lambda: mode.used.append(mode.current))

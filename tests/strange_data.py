@@ -75,6 +75,37 @@ class Sampled(Strange):
         return DataLoader(self.train, self.batch_size, sampler=sampler)
 
 
+class NoisySampled(Sampled):
+    """Besides, its samples draw random numbers."""
+
+    def setup(self, stage: str) -> None:
+        super().setup(stage)
+        self.train = Noisy(data())  # type: ignore[arg-type]
+
+
+class Half(Strange):
+    """Has a sampler that draws half of the samples, others in every epoch."""
+
+    told: list[int] = []  # noqa: RUF012
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(self.train, self.batch_size, sampler=_Halving())
+
+
+class _Halving(Sampler[int]):
+    epoch = 0
+
+    def __len__(self) -> int:
+        return 100
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+        Half.told.append(epoch)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.epoch % 2, 200, 2))
+
+
 class InBatches(Sampler[list[int]]):
     def __init__(self, size: int, batch_size: int) -> None:
         self.batches = [list(range(size))[i : i + batch_size] for i in range(0, size, batch_size)]

@@ -1,6 +1,6 @@
 """LightningModules and data as a stranger would write them: nothing of this project is in them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import lightning as L
@@ -56,7 +56,7 @@ class Plain(L.LightningModule):
         self.noted: list[tuple[float, int]] = []
 
     def _loss(self, batch: Any) -> Tensor:
-        inputs, labels = batch.values() if isinstance(batch, dict) else batch
+        inputs, labels = batch.values() if isinstance(batch, Mapping) else batch
         loss = cross_entropy(self.net(inputs), labels)
         self.noted.append((loss.item(), len(labels)))
         return loss

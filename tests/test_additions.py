@@ -20,7 +20,7 @@ from cbs_lightning.config.checks import check
 from cbs_lightning.config.composition import CONF_DIR, compose
 from cbs_lightning.config.extensions import loop_obstacles
 from cbs_lightning.config.identity import config_hash, run_directory
-from cbs_lightning.errors import ConfigError
+from cbs_lightning.errors import ConfigError, UserError
 from cbs_lightning.reporting.study_files import write_study
 from cbs_lightning.results.events import PREFIX
 from cbs_lightning.results.result import Status
@@ -106,9 +106,12 @@ def test_a_callbacks_state_goes_on_with_the_run(cli, tmp_path):
     assert_same_runs(in_one, in_two)
 
 
-def test_a_callback_that_stops_a_run_interrupts_it(tiny):
-    result = run(tiny(f"+callbacks.stopping._target_={HERE}.Stopping"))
-    assert result.status is Status.INTERRUPTED and result.epochs_run == 1
+def test_a_callback_that_stops_a_run_is_refused_in_a_line(tiny):
+    """Else the same command would train it again and again."""
+    cfg = tiny(f"+callbacks.stopping._target_={HERE}.Stopping")
+    with pytest.raises(UserError, match=r"training stopped after 8 of 1600 steps: .* a callback"):
+        run(cfg)
+    assert read_run(run_directory(cfg)).result.status is Status.FAILED
 
 
 def test_a_checkpoint_of_the_users_is_below_the_runs_directory(tiny):

@@ -1,8 +1,8 @@
 """Anybody's LightningModule and LightningDataModule on the command line."""
 
-import os
 import signal
 
+import lightning as L
 import numpy as np
 import pytest
 import torch
@@ -14,41 +14,20 @@ from cbs_lightning.data import Digits
 from cbs_lightning.errors import UserError
 from cbs_lightning.results.result import Status
 from cbs_lightning.results.store import CHECKPOINT, read_run
-from cbs_lightning.training.interrupted import Interrupted
 from cbs_lightning.training.run import run
 from tests import strangers, tiny
-from tests.conftest import TESTS
+from tests.conftest import STRANGE, TINY
+from tests.forks import ran
 from tests.optimizers import chosen
+from tests.strange_data import Half
+from tests.strange_runs import data, interrupted_after, model
 from tests.strangers import SAMPLES
 from tests.test_anywhere import count_by_hand
+from tests.test_restart import assert_same_runs
+from tests.test_run import forbid_training
 
-LOSS, WINDOW = 0.35, 60  # as in the count by hand
-STRANGE = [
-    f"hydra.searchpath=[file://{TESTS / 'conf'}]", "model=strange", "data=strange", "threads=1",
-    "batch_size=16", f"stop.loss={LOSS}", "report=false", "jobs=1",
-]  # fmt: skip
+WINDOW = 60  # as in the count by hand
 BY_WINDOW = ["stop.rule=window", f"stop.window={WINDOW}"]
-
-
-@pytest.fixture
-def strange(tmp_path):
-    def configuration(*overrides):
-        return compose([*STRANGE, f"output_dir={tmp_path}", *overrides])
-
-    return configuration
-
-
-def model(name, **settings):
-    return _target("model", f"strangers.{name}", settings)
-
-
-def data(name="Strange", **settings):
-    return _target("data", f"strange_data.{name}", settings)
-
-
-def _target(group, name, settings):
-    more = [f"+{group}.{key}={value}" for key, value in settings.items()]
-    return [f"{group}._target_=tests.{name}", *more]
 
 
 MODULES = {
@@ -116,20 +95,6 @@ def test_every_hook_is_called(strange):
     assert all(calls[name] == 1 for name in strangers.OTHER_HOOKS[:4])
 
 
-def interrupted_after(monkeypatch, cfg, steps):
-    batch_end = TrajectoryRecorder.on_train_batch_end
-
-    def on_train_batch_end(self, trainer, module, outputs, *rest):
-        batch_end(self, trainer, module, outputs, *rest)
-        if trainer.global_step >= steps:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(TrajectoryRecorder, "on_train_batch_end", on_train_batch_end)
-        with pytest.raises(Interrupted):
-            run(cfg)
-
-
 @pytest.mark.parametrize("steps", [1, 13, 20, 26])
 @pytest.mark.parametrize("interval", ["step", "epoch"])
 def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
@@ -193,6 +158,22 @@ def test_slices_go_on_after_an_interruption(strange, monkeypatch, tmp_path):
     assert one.digest() == other.digest()
 
 
+def test_killed_in_slices_it_ends_as_if_it_never_was(forks, tmp_path):
+    """Where a kill is a process's, not an exception's; random samples, dropout, a scheduler."""
+    request = [
+        *STRANGE, *model("Forgetful"), *data("NoisyData"), "micro_batch_size=5", "stop.loss=1e-9",
+        "stop.max_steps=16", "checkpoint.every_seconds=1e-9", "checkpoint.keep=true",
+        "tensorboard.points=2",
+    ]  # fmt: skip
+    undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
+    points = ran(forks, request, undisturbed).points
+    for number in (len(points) // 3, len(points) // 2):
+        assert ran(forks, request, disturbed, kill_at=number).code == -signal.SIGKILL
+    ended = ran(forks, request, disturbed)
+    assert ended.code == 0 and "resuming from" in ended.out, ended.err
+    assert_same_runs(undisturbed, disturbed)
+
+
 class Attentive(tiny.Tiny):
     """One of this project's classifiers, with a hook that the fast loop does not call."""
 
@@ -217,6 +198,29 @@ def test_a_classifier_with_hooks_takes_the_general_loop(tmp_path, capsys):
     assert said in capsys.readouterr().out
     np.testing.assert_allclose(losses[0].loss, losses[1].loss, rtol=1e-5)
     np.testing.assert_array_equal(losses[0].correct, losses[1].correct)
+
+
+class Accompanied(tiny.Tiny):
+    """One of this project's classifiers, whose callback sees every step."""
+
+    def configure_callbacks(self):
+        return [Counting()]
+
+
+class Counting(L.Callback):
+    calls = 0
+
+    def on_after_backward(self, *_):
+        Counting.calls += 1
+
+
+def test_the_callbacks_of_a_classifier_see_every_step(tmp_path, capsys):
+    target = "model._target_=tests.test_any_module.Accompanied"
+    run(compose([*TINY, target, "stop.max_steps=5", f"output_dir={tmp_path}"]))
+    assert Counting.calls == 5
+    assert "general loop, one step per call: Accompanied overrides configure_callbacks" in (
+        capsys.readouterr().out
+    )
 
 
 class Brighter(Digits):
@@ -332,6 +336,12 @@ def test_the_budget_of_a_schedule_is_part_of_the_run(strange):
     assert one == other
 
 
+def test_a_sampler_is_told_the_epoch_and_how_much_it_draws_is_an_epoch(strange):
+    result = run(strange(*data("Half"), "stop.loss=1e-9", "stop.max_epochs=3"))
+    assert (result.data_size, result.window, result.steps_run) == (100, 100, 3 * 7)
+    assert Half.told == [0, 1, 2]
+
+
 def test_what_limits_a_restart_is_said(strange, capsys):
     run(strange(*data("Sampled")))
     assert "the sampler Backwards is kept as it is: resuming is exact if" in capsys.readouterr().out
@@ -342,7 +352,13 @@ def test_what_limits_a_restart_is_said(strange, capsys):
 
 
 @pytest.mark.parametrize(
-    "kind", [data("Sampled"), [*data(kind="iterable"), *BY_WINDOW, "stop.max_steps=30"]]
+    "kind",
+    [
+        data("Sampled"),
+        [*data(kind="iterable"), *BY_WINDOW, "stop.max_steps=30"],
+        [*data("NoisySampled"), *model("Forgetful")],
+        [*data("NoisySampled", num_workers=1), *model("Forgetful"), "stop.max_epochs=2"],
+    ],
 )
 def test_what_is_kept_as_it_is_goes_on_if_it_yields_the_same(strange, monkeypatch, tmp_path, kind):
     request = ["stop.max_epochs=3", *kind, "stop.loss=1e-9"]
@@ -354,6 +370,36 @@ def test_what_is_kept_as_it_is_goes_on_if_it_yields_the_same(strange, monkeypatc
     run(cfg)
     one, other = (read_run(run_directory(each)).trajectory for each in (undisturbed, cfg))
     assert one.digest() == other.digest()
+
+
+class Closing(strangers.Plain):
+    def configure_optimizers(self):
+        return torch.optim.LBFGS(self.parameters())
+
+
+class Stepping(strangers.Manual):
+    """Steps a scheduler of its own."""
+
+    def configure_optimizers(self):
+        optimizer = super().configure_optimizers()
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)]
+
+    def training_step(self, batch, _):
+        loss = super().training_step(batch, _)
+        self.lr_schedulers().step()
+        return loss
+
+
+class Accumulating(strangers.Plain):
+    def configure_callbacks(self):
+        return [L.pytorch.callbacks.GradientAccumulationScheduler({0: 2})]
+
+
+class Impatient(L.Callback):
+    """Ends training when it likes."""
+
+    def on_train_batch_end(self, trainer, *_):
+        trainer.should_stop = trainer.global_step == 5
 
 
 @pytest.mark.parametrize(
@@ -392,13 +438,33 @@ def test_what_is_kept_as_it_is_goes_on_if_it_yields_the_same(strange, monkeypatc
             "must be a class derived from LightningModule",
         ),
         (["+model.width=3"], "model.width=3: Plain has no such setting; allowed: lr"),
-        ([*model("Laden"), "checkpoint.keep=true"], "cannot hold hyper_parameters.net, a Linear"),
+        (model("Laden"), "cannot hold hyper_parameters.net, a Linear"),
+        (model("test_any_module.Closing"), "LBFGS needs several losses per step (a closure)"),
+        (
+            [*model("test_any_module.Stepping"), "optimizer=adam"],
+            "optimizer=adam: replaces the module's scheduler too, which it steps itself",
+        ),
+        (
+            ["+callbacks.early._target_=lightning.pytorch.callbacks.EarlyStopping"],
+            "EarlyStopping: a run ends at stop.loss, stop.max_epochs or stop.max_steps; leave it",
+        ),
+        (
+            model("test_any_module.Accumulating"),
+            "Accumulating.configure_callbacks=GradientAccumulationScheduler: a step is one batch",
+        ),
+        (
+            ["+callbacks.own._target_=tests.test_any_module.Impatient"],
+            "training stopped after 5 of 2600 steps: there was no batch, or a callback or the",
+        ),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_line(strange, overrides, said):
+def test_what_cannot_be_is_refused_in_a_line(strange, tmp_path, overrides, said):
     with pytest.raises(UserError) as error:
         run(strange(*overrides))
     assert said in str(error.value) and "\n" not in str(error.value)
+    if "Laden" in str(overrides):  # before the first step
+        (failed,) = tmp_path.rglob("result.json")
+        assert read_run(failed.parent).result.steps_run == 0
 
 
 def test_a_sweep_over_a_module_of_yours(cli, tmp_path):
@@ -451,6 +517,13 @@ def test_test_accuracy_is_of_the_weights_at_k(tmp_path):
         (["stop.loss=5"], "stop.loss=5: the very first loss was 0.693 already"),
     ],
 )
-def test_a_question_that_makes_little_sense_is_warned_of(strange, capsys, overrides, said):
+def test_a_question_that_makes_little_sense_is_warned_of(
+    strange, monkeypatch, capsys, overrides, said
+):
+    """Also if the answer is known already."""
     run(strange(*overrides))
     assert said in capsys.readouterr().out
+    forbid_training(monkeypatch)
+    run(strange(*overrides))
+    again = capsys.readouterr().out
+    assert said in again and "already finished" in again

@@ -248,6 +248,7 @@ def test_random_numbers_of_one_gpu_or_of_all_of_them(monkeypatch, states):
     """As older checkpoints have those."""
     callback = object.__new__(TimedCheckpoint)
     callback._device, callback.origin = torch.device("cuda", 3), {}
+    callback.later_origin = dict
     set_to = []
     monkeypatch.setattr(torch.cuda, "set_rng_state", lambda *given: set_to.append(given))
     stored = {"cpu": torch.get_rng_state(), "cuda": states, "origin": {}}

@@ -364,8 +364,8 @@ def test_the_answer_says_what_is_owed_to_the_fixed_rate(study):
         "20 tuned.",
         "  - At b = 20 the fixed one takes 3 times the gradients of the tuned one (9,000 and "
         "3,000).",
-        "  - Best learning rates: 0.001 at b = 4, 0.001 at b = 8, 0.003 at b = 20, 0.003 at b = 40; "
-        "at b = 20, 40 that is the edge of those tried, and another may be better.",
+        "  - Best learning rates: 0.001 at b = 4, 0.001 at b = 8, 0.003 at b = 20, 0.003 at b = "
+        "40; at b = 20, 40 that is the edge of those tried, and another may be better.",
     ]
 
 

@@ -1,6 +1,7 @@
 import torch
 
 from cbs_lightning.callbacks import TrajectoryRecorder
+from cbs_lightning.models.chunks import MARK
 
 
 def chunk(*losses: float) -> dict:
@@ -9,6 +10,7 @@ def chunk(*losses: float) -> dict:
         "loss": torch.tensor(losses),
         "correct": torch.arange(count),
         "size": [8] * count,
+        "mark": MARK,
     }
 
 

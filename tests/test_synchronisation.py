@@ -8,7 +8,6 @@ from collections import Counter
 from contextlib import contextmanager
 from importlib import import_module
 
-import lightning as L
 import numpy as np
 import pytest
 import torch
@@ -26,6 +25,7 @@ from cbs_lightning.data.loader import Images, InMemoryLoader, Normalization
 from cbs_lightning.models import Classifier, chunks
 from cbs_lightning.optim.groups import make_optimizer
 from cbs_lightning.results.result import Status
+from cbs_lightning.training.budgeted_trainer import BudgetedTrainer
 from cbs_lightning.training.build import optimizer_factory
 from cbs_lightning.training.run import run
 from tests.optimizers import OPTIMIZERS, chosen
@@ -140,19 +140,19 @@ class OnMeta(SingleDeviceStrategy):
 @pytest.fixture
 def fetched(monkeypatch, epochs):
     """Runs are on a device that cannot be read; the losses they fetch are made up, and counted."""
-    trainer = L.Trainer
     steps = []
     epochs.device = "meta"
 
-    def on_meta(**settings):
+    def on_meta(*given, **settings):
         strategy = OnMeta(torch.device("meta"))
-        return trainer(**settings | {"accelerator": Unreadable(), "strategy": strategy})
+        on_it = {"accelerator": Unreadable(), "strategy": strategy}
+        return BudgetedTrainer(*given, **settings | on_it)
 
     def made_up(tensors, dtype):
         steps.append(sum(map(len, tensors)))
         return np.ones(steps[-1], dtype)
 
-    monkeypatch.setattr("cbs_lightning.training.train.L.Trainer", on_meta)
+    monkeypatch.setattr("cbs_lightning.training.trainer.BudgetedTrainer", on_meta)
     # Asks the device for a number, once, before the first epoch.
     monkeypatch.setattr("lightning.pytorch.loops.fit_loop.has_len_all_ranks", lambda *_: True)
     monkeypatch.setattr(recorder, "_host", made_up)

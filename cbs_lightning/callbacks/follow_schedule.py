@@ -28,7 +28,7 @@ class FollowSchedule(L.Callback):
     def on_train_batch_start(
         self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        self._size += self.recorder.count_samples(batch)
+        self._size += self.recorder.samples_of(trainer, batch, batch_idx)
 
     def on_before_optimizer_step(
         self, trainer: L.Trainer, module: L.LightningModule, optimizer: Optimizer

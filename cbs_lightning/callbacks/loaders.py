@@ -1,5 +1,4 @@
-"""Reads from a training loader the steps of an epoch, and the samples of a step and of the data
-set."""
+"""Reads from a training loader the steps of an epoch, and the samples of a step and of an epoch."""
 
 import math
 from typing import Any
@@ -8,6 +7,7 @@ import lightning as L
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from cbs_lightning.data.loader import InMemoryLoader
+from cbs_lightning.data.repeatable import samples_of_epoch
 from cbs_lightning.results.trajectory import Rule, RuleName
 
 
@@ -36,24 +36,19 @@ def rule_on(trainer: L.Trainer, rule: Rule) -> Rule:
 
 
 def batch_size_on(trainer: L.Trainer, size: int | None) -> int:
-    """Samples per step, at most the size of the data set; None means the loader's times the
-    accumulation."""
-    loader = trainer.train_dataloader
+    """Samples per step, as asked for; None means the loader's times the accumulation."""
     if size is None:
-        own = getattr(loader, "batch_size", None)
+        own = getattr(trainer.train_dataloader, "batch_size", None)
         if own is None:
             raise MisconfigurationException(
                 "batch_size=None means the loader's, which does not say it; pass batch_size="
             )
-        size = own * trainer.accumulate_grad_batches
-    return min(size, data_size(loader) or size)
+        size = int(own * trainer.accumulate_grad_batches)
+    return size
 
 
 def data_size(loader: Any) -> int | None:
-    """The number of samples in the data set behind a loader, if it is known."""
+    """The number of samples in an epoch, if it is known."""
     if isinstance(loader, InMemoryLoader):
         return len(loader.images)
-    try:
-        return len(loader.dataset)
-    except (AttributeError, TypeError):
-        return None
+    return samples_of_epoch(loader)

@@ -4,7 +4,7 @@ from typing import Any
 
 import lightning as L
 
-from cbs_lightning.callbacks.recorder import CountSamples, length_of_first_tensor
+from cbs_lightning.callbacks.recorder import TrajectoryRecorder
 
 
 class WeighMicroBatches(L.Callback):
@@ -14,8 +14,8 @@ class WeighMicroBatches(L.Callback):
     samples the whole batch has.
     """
 
-    def __init__(self, count_samples: CountSamples | None = None) -> None:
-        self.count_samples = count_samples or length_of_first_tensor
+    def __init__(self, recorder: TrajectoryRecorder) -> None:
+        self.recorder = recorder
         self._weight = 1.0
 
     def on_fit_start(self, trainer: L.Trainer, module: Any) -> None:
@@ -30,5 +30,6 @@ class WeighMicroBatches(L.Callback):
         self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         loader: Any = trainer.train_dataloader
-        share = self.count_samples(batch) / loader.batch_of(batch_idx)
+        samples = self.recorder.samples_of(trainer, batch, batch_idx)
+        share = samples / loader.batch_of(batch_idx)
         self._weight = share * trainer.accumulate_grad_batches  # by which Lightning divides

@@ -41,6 +41,39 @@ def plain_values(settings: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def schedules_of(trainer: L.Trainer) -> list[dict[str, Any]]:
+    """The learning-rate schedulers, with what JSON can hold of their settings."""
+    return [
+        {
+            "name": type(config.scheduler).__name__,
+            "interval": config.interval,
+            "frequency": config.frequency,
+            **{
+                key: value
+                for key, value in plain_values(config.scheduler.state_dict()).items()
+                if not key.startswith("_")
+            },
+        }
+        for config in trainer.lr_scheduler_configs
+    ]
+
+
+def require_steps(trainer: L.Trainer, module: L.LightningModule) -> None:
+    """Raise unless every optimizer makes a step of one gradient, so that steps can be counted."""
+    for optimizer in trainer.optimizers:
+        closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            raise MisconfigurationException(
+                f"{type(optimizer).__name__} needs several losses per step (a closure); choose an "
+                "optimizer that needs a single loss"
+            )
+    if not any(each.param_groups for each in trainer.optimizers):
+        raise MisconfigurationException(
+            f"{type(module).__name__}.configure_optimizers returns no optimizer, so there are no "
+            "steps to count"
+        )
+
+
 class CheckOptimizer(L.Callback):
     """Refuses optimizers whose steps cannot be counted; passes the settings to `on_settings`."""
 
@@ -53,12 +86,6 @@ class CheckOptimizer(L.Callback):
             raise MisconfigurationException(
                 f"{name} has {count} optimizers; a step here is one update by one of them"
             )
-        (optimizer,) = trainer.optimizers
-        closure = inspect.signature(type(optimizer).step).parameters.get("closure")
-        if closure is not None and closure.default is inspect.Parameter.empty:
-            raise MisconfigurationException(
-                f"{type(optimizer).__name__} needs several losses per step (a closure); choose an "
-                "optimizer that needs a single loss"
-            )
+        require_steps(trainer, module)
         if self.on_settings is not None:
-            self.on_settings(OptimizerSettings.of(optimizer))
+            self.on_settings(OptimizerSettings.of(trainer.optimizers[0]))

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -13,12 +13,17 @@ import numpy as np
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
-from cbs_lightning.models.chunks import Steps
+from cbs_lightning.callbacks.samples import (
+    CountSamples,
+    check_step,
+    count_on,
+    loaded_samples,
+    samples_of,
+)
+from cbs_lightning.models.chunks import Steps, is_chunk
 from cbs_lightning.results.trajectory import UNKNOWN, Trajectory
 
-CountSamples = Callable[[Any], int]
 SCHEDULER = Path("/proc/thread-self/schedstat")  # of Linux: nanoseconds on a core, and waiting
 
 
@@ -33,8 +38,8 @@ class TrajectoryRecorder(L.Callback):
 
     Args:
         monitor: a logged metric to use as the loss; None: what `training_step` returns.
-        count_samples: a function that returns the number of samples in a batch; None: the length
-            of its first tensor.
+        count_samples: a function that returns the number of samples in a batch; None: the module's
+            or the DataModule's method of that name, or else the length of its first tensor.
 
     Example:
         >>> from cbs_lightning import TrajectoryRecorder
@@ -48,11 +53,13 @@ class TrajectoryRecorder(L.Callback):
         self, monitor: str | None = None, count_samples: CountSamples | None = None
     ) -> None:
         self.monitor = monitor
-        self.count_samples = count_samples or length_of_first_tensor
+        self.count_samples = count_samples
+        self.batch_size: int | None = None  # that a step must have; None: whatever it has
         self.seconds = 0.0
         self._recorded = _Growing()
         self._steps_timed = 0  # also those after a loss that is not finite
         self._pending: list[Steps] = []
+        self._count = count_samples
         self._micro_batches: list[tuple[Tensor, Tensor | None, int]] = []
         self._steps_seen = 0
         self._started: float | None = None
@@ -107,6 +114,7 @@ class TrajectoryRecorder(L.Callback):
                 np.array([size for steps in self._pending for size in steps["size"]], np.int32),
             )
             self._pending.clear()
+            _check_correct(latest)
             self._steps_timed += len(latest)
             if not self._recorded.ended:
                 self._recorded.append(latest[: latest.first_non_finite()])
@@ -140,13 +148,20 @@ class TrajectoryRecorder(L.Callback):
         if self._started is not None:
             self._started += seconds
 
-    def on_train_start(self, trainer: L.Trainer, *_: Any) -> None:
+    def samples_of(self, trainer: L.Trainer, batch: Any, batch_idx: int) -> int:
+        return samples_of(batch, self._count, loaded_samples(trainer, batch_idx))
+
+    def on_train_start(
+        self, trainer: L.Trainer, module: L.LightningModule | None = None, *_: Any
+    ) -> None:
         if trainer.world_size > 1:
             raise MisconfigurationException(
                 f"this Trainer has {trainer.world_size} devices; steps are counted on one, where "
                 "the whole batch is seen: set devices=1"
             )
         self._steps_seen = trainer.global_step
+        self._count = self.count_samples or count_on(trainer, module)
+        self._micro_batches.clear()  # of a step that an interrupted training did not make
         if len(self.trajectory) != trainer.global_step and not self._recorded.ended:
             raise MisconfigurationException(
                 f"training resumes after step {trainer.global_step}, but the losses of "
@@ -172,10 +187,10 @@ class TrajectoryRecorder(L.Callback):
         batch: Any = None,
         batch_idx: int = 0,
     ) -> None:
-        if isinstance(outputs, Mapping) and isinstance(outputs.get("size"), list):
-            self._pending.append(outputs)  # type: ignore[arg-type]  # a chunk of many steps
+        if is_chunk(outputs):
+            self._pending.append(outputs)
             return
-        self._micro_batches.append(self._micro_batch(trainer, module, outputs, batch))
+        self._micro_batches.append(self._micro_batch(trainer, module, outputs, batch, batch_idx))
         steps, self._steps_seen = trainer.global_step - self._steps_seen, trainer.global_step
         if steps > 1 or (steps == 0 and not module.automatic_optimization):
             raise MisconfigurationException(
@@ -183,8 +198,11 @@ class TrajectoryRecorder(L.Callback):
                 "must make one, by an optimizer of self.optimizers()"
             )
         if steps == 1:
-            self._pending.append(_joined(self._micro_batches))
+            step = _joined(self._micro_batches)
             self._micro_batches.clear()
+            if self.batch_size is not None:
+                check_step(trainer, step["size"][0], self.batch_size, batch_idx)
+            self._pending.append(step)
 
     def on_train_epoch_end(self, *_: Any) -> None:
         self.pause()
@@ -206,26 +224,33 @@ class TrajectoryRecorder(L.Callback):
         self._recorded.append(Trajectory(**{key: value.numpy() for key, value in state.items()}))
 
     def _micro_batch(
-        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any
+        self,
+        trainer: L.Trainer,
+        module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
     ) -> tuple[Tensor, Tensor | None, int]:
         """Loss, number correct and number of samples, of one call of `training_step`."""
-        loss, correct = self._loss(trainer, outputs), None
+        loss = self._loss(trainer, outputs, batch_idx)
         accumulated = trainer.accumulate_grad_batches
         if accumulated > 1 and self.monitor is None and module.automatic_optimization:
             loss = loss * accumulated  # by which Lightning has divided it
-        if isinstance(outputs, Mapping) and "correct" in outputs:
-            correct = torch.as_tensor(outputs["correct"], device=loss.device)
-        return loss, correct, self.count_samples(batch)
+        correct = _correct(outputs, loss.device)
+        return loss, correct, self.samples_of(trainer, batch, batch_idx)
 
-    def _loss(self, trainer: L.Trainer, outputs: Any) -> Tensor:
+    def _loss(self, trainer: L.Trainer, outputs: Any, batch_idx: int) -> Tensor:
         if self.monitor is not None:
             found = trainer.callback_metrics.get(self.monitor)
-            where = f"monitor={self.monitor!r}: no such metric was logged with on_step=True"
+            missing = f"monitor={self.monitor!r}: no such metric was logged with on_step=True"
         else:
             found = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-            where = "training_step returned no loss"
+            missing = "training_step returned no loss"
         if found is None:
-            raise MisconfigurationException(f"{where}, so there is nothing to compare with")
+            place = (
+                f"batch {batch_idx} of epoch {trainer.current_epoch}, step {trainer.global_step}"
+            )
+            raise MisconfigurationException(f"{missing}: {place}; every batch needs one")
         loss = found.detach() if isinstance(found, Tensor) else torch.as_tensor(found)
         _check_scalar(loss)
         return loss
@@ -295,16 +320,26 @@ def _check_scalar(loss: Tensor) -> None:
         raise MisconfigurationException(f"the loss has shape {shape}; it must be one number")
 
 
-def length_of_first_tensor(batch: Any) -> int:
-    first = batch[0] if isinstance(batch, list | tuple) and batch else batch
-    if isinstance(first, Tensor) and first.ndim > 0:  # as most batches are
-        return len(first)
-    for leaf in tree_leaves(batch):
-        if isinstance(leaf, Tensor) and leaf.ndim > 0:
-            return len(leaf)
-    raise MisconfigurationException(
-        "the batch has no tensor to count samples by; pass count_samples=<function of the batch>"
-    )
+def _correct(outputs: Any, device: torch.device) -> Tensor | None:
+    """How many samples the module says that it classified right."""
+    given = outputs.get("correct") if isinstance(outputs, Mapping) else None
+    if given is None:
+        return None
+    correct = torch.as_tensor(given, device=device)
+    if correct.numel() != 1 or correct.is_floating_point() or correct.is_complex():
+        raise MisconfigurationException(
+            "correct must be one whole number, that of the samples classified right, such as "
+            f"(logits.argmax(1) == labels).sum(), not {correct.dtype} of shape "
+            f"{tuple(correct.shape)}"
+        )
+    return correct
+
+
+def _check_correct(steps: Trajectory) -> None:
+    wrong = np.flatnonzero((steps.correct < UNKNOWN) | (steps.correct > steps.size))
+    if len(wrong):
+        correct, size = steps.correct[wrong[0]], steps.size[wrong[0]]
+        raise MisconfigurationException(f"correct is {correct} in a step of {size} samples")
 
 
 def _host(tensors: list[Tensor], dtype: type[Any]) -> Any:

@@ -1,14 +1,18 @@
 """Stops a run at the loss threshold, or when continuing makes no sense."""
 
 import math
+import os
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 
-from cbs_lightning.callbacks.loaders import batch_size_on, rule_on
-from cbs_lightning.callbacks.recorder import CountSamples, TrajectoryRecorder
+from cbs_lightning.callbacks.loaders import batch_size_on, data_size, rule_on
+from cbs_lightning.callbacks.optimizer_settings import require_steps
+from cbs_lightning.callbacks.recorder import TrajectoryRecorder
 from cbs_lightning.callbacks.run_files import RunFiles
+from cbs_lightning.callbacks.samples import CountSamples
 from cbs_lightning.data.loader import steps_per_chunk
 from cbs_lightning.results.result import Status
 from cbs_lightning.results.sfo_limit import SfoLimit
@@ -32,9 +36,11 @@ class StopAtThreshold(L.Callback):
     per call of `training_step`) and with gradient accumulation. The losses are checked at the end
     of each epoch and every `log_every_n_steps`, so training may go on for a few steps after the
     threshold was reached; the count is exact. A loss that is infinite or NaN also ends training.
+    With several of these callbacks, training goes on until each has its answer.
 
-    Afterwards `status` says why training ended. `steps` (K), `sfo` (K times the batch size) and
-    `samples` are None unless the threshold was reached; if it was, they are also logged.
+    Afterwards `status` says why training ended. `steps` (K), `sfo` (K times the effective batch
+    size) and `samples` are None unless the threshold was reached; if it was, they are also logged.
+    A run that the Trainer's own limits or another callback ended is `exhausted`.
 
     Args:
         loss: the threshold.
@@ -43,10 +49,11 @@ class StopAtThreshold(L.Callback):
         window: samples in that mean, for `window` and `middle`; None: the size of the data set.
         directory: a run directory to write, for `make figures`; None: nothing is written.
         monitor: a logged metric to use as the loss; None: what `training_step` returns.
-        count_samples: a function that returns the number of samples in a batch; None: the length
-            of its first tensor.
+        count_samples: a function that returns the number of samples in a batch; None: the module's
+            method of that name, or else the length of its first tensor.
         variant: name of the run's curve in a figure; None: the optimizer's name.
-        batch_size: samples per step; None: the loader's batch size times the accumulation.
+        batch_size: samples per step; None: the loader's batch size times the accumulation. Every
+            step must have as many; only the last one of an epoch may have fewer.
         seed: seed to record; None: that of `seed_everything`, if it was called.
         recorder: for this project's own runs: the recorder that they have already.
         sfo_limit: for searches: the SFO above which the run is abandoned.
@@ -77,16 +84,26 @@ class StopAtThreshold(L.Callback):
         sfo_limit: SfoLimit | None = None,
         look_every: int | None = None,
     ) -> None:
-        if not 0 < loss < math.inf:
-            raise ValueError(f"loss must be a positive number, not {loss}")
+        _check_number("loss", loss)
         if rule not in list(RuleName):
             raise ValueError(f"rule must be one of {', '.join(RuleName)}, not {rule!r}")
-        for name, value in (("window", window), ("batch_size", batch_size)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, not {value}")
-        self.threshold = loss
+        for name, value, least in (("window", window, 1), ("batch_size", batch_size, 1),
+                                   ("seed", seed, 0)):  # fmt: skip
+            _check_whole(name, value, least)
+        if window is not None and rule == RuleName.EPOCH:
+            raise ValueError(f"window={window} is for rule='window' and rule='middle', not 'epoch'")
+        if monitor is not None and not isinstance(monitor, str):
+            raise ValueError(f"monitor must be a metric's name, not {monitor!r}")
+        if count_samples is not None and not callable(count_samples):
+            raise ValueError(f"count_samples must be a function, not {count_samples!r}")
+        if directory is not None and not isinstance(directory, str | os.PathLike):
+            raise ValueError(f"directory must be a path, not {directory!r}")
+        if variant is not None and (directory is None or not isinstance(variant, str)):
+            raise ValueError(f"variant={variant!r} must be a name, and needs directory=")
+        self.threshold = float(loss)
         self.rule = Rule(RuleName(rule), steps_per_epoch=0, window=window or 0)  # until it starts
-        self.batch_size = batch_size
+        self.batch_size = batch_size  # as asked for
+        self.effective_batch_size = batch_size  # at most the samples of an epoch
         self.sfo_limit = sfo_limit
         self.recorder = recorder or TrajectoryRecorder(monitor, count_samples)
         self.status: Status | None = None
@@ -94,6 +111,7 @@ class StopAtThreshold(L.Callback):
         self.crossing: Reading | None = None
         self._records = recorder is None
         self._files = RunFiles(Path(directory), variant, seed) if directory is not None else None
+        self._asked = self.rule, batch_size
         self._steps_read = 0
         self._steps_seen = 0
         self._steps_logged = 0
@@ -114,19 +132,27 @@ class StopAtThreshold(L.Callback):
         """Samples used until then; None if the threshold was not reached."""
         return self.crossing.samples if self.crossing is not None else None
 
+    def on_fit_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if self._files is not None:
+            self._files.note_schedulers(trainer)
+
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        self.rule, self.batch_size = (
-            rule_on(trainer, self.rule),
-            batch_size_on(trainer, self.batch_size),
-        )
+        rule, batch_size = self._asked
+        self.rule, self.batch_size = rule_on(trainer, rule), batch_size_on(trainer, batch_size)
+        most = data_size(trainer.train_dataloader) or self.batch_size
+        self.effective_batch_size = self.recorder.batch_size = min(self.batch_size, most)
         if self._records:
-            self.recorder.on_train_start(trainer)
+            require_steps(trainer, module)
+            self.recorder.on_train_start(trainer, module)
+            # An earlier training with this callback may have ended otherwise.
+            self.status = self.latest = self.crossing = None
+            self._steps_read = 0
         if self._files is not None:
             self._files.begin(trainer, module, self)
         self._steps_seen = self._steps_logged = trainer.global_step
         self._is_stream = math.isinf(trainer.num_training_batches)
         if trainer.strategy.root_device.type == "cpu":  # where looking is cheap
-            self._look_every = steps_per_chunk(self.batch_size)
+            self._look_every = steps_per_chunk(self.effective_batch_size)
         elif self._look_every is None:
             self._look_every = (
                 LOOK_EVERY_ON_STREAM if self._is_stream else self.rule.steps_per_epoch
@@ -171,8 +197,7 @@ class StopAtThreshold(L.Callback):
         if not self._records:
             return
         self.recorder.pause()
-        if self.status is None:
-            self.status = Status.INTERRUPTED if trainer.should_stop else Status.EXHAUSTED
+        self.status = self.status or Status.EXHAUSTED
         if self._files is not None:
             self._files.finish(self)
 
@@ -180,16 +205,35 @@ class StopAtThreshold(L.Callback):
         if self._records and self.rule.steps_per_epoch:
             self.recorder.pause()
             interrupted = isinstance(error, KeyboardInterrupt | SystemExit)
-            self.status = Status.INTERRUPTED if interrupted else Status.FAILED
+            if self.status is not Status.REACHED:
+                self.status = Status.INTERRUPTED if interrupted else Status.FAILED
             if self._files is not None:
                 self._files.finish(self)
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"recorder": self.recorder.state_dict()} if self._records else {}
+    # Not state_dict, of which Lightning allows one for each kind of callback.
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         if self._records:
-            self.recorder.load_state_dict(state_dict["recorder"])
+            states = checkpoint["callbacks"].setdefault(self.state_key, {})
+            state = self.recorder.state_dict()
+            states.setdefault("recorder", state)
+            states[self._recorder_key] = state
+
+    def on_load_checkpoint(
+        self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        states = checkpoint["callbacks"].get(self.state_key)
+        if self._records and states is not None:
+            state = states.get(self._recorder_key, states["recorder"])
+            self.recorder.load_state_dict(state)
+
+    @property
+    def _recorder_key(self) -> str:
+        """Where several metrics are recorded, each has a state of its own."""
+        monitor = self.recorder.monitor
+        return "recorder" if monitor is None else f"recorder of {monitor}"
 
     def _is_due(self, before: int, steps: int, max_steps: int) -> bool:
         """Whether to look after these steps; a run that is resumed looks after the same ones."""
@@ -220,14 +264,17 @@ class StopAtThreshold(L.Callback):
         elif len(trajectory) < trainer.max_steps and self._is_given_up(len(trajectory)):
             self.status = Status.ABANDONED
         if self.status is not None:
-            trainer.should_stop = True
+            callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+            stops = (each for each in callbacks if isinstance(each, StopAtThreshold))
+            if all(each.status is not None for each in stops):
+                trainer.should_stop = True
 
     def _is_given_up(self, steps: int) -> bool:
         return self.sfo_limit is not None and self.sfo_limit.is_exceeded(self._sfo(steps))
 
     def _sfo(self, steps: int) -> int:
-        assert self.batch_size is not None
-        return steps * self.batch_size
+        assert self.effective_batch_size is not None
+        return steps * self.effective_batch_size
 
     def _log(self, trainer: L.Trainer, module: L.LightningModule, crossing: Reading) -> None:
         share = crossing.steps / max(1, len(self.recorder.trajectory))
@@ -253,6 +300,18 @@ class StopAtThreshold(L.Callback):
         for step in range(since - since % every + every, len(trajectory) + 1, every):
             for logger in trainer.loggers:
                 logger.log_metrics({"loss": float(trajectory.loss[step - 1])}, step=step)
+
+
+def _check_number(name: str, value: Any) -> None:
+    valid = isinstance(value, Real) and not isinstance(value, bool)
+    if not valid or not 0 < value < math.inf:
+        raise ValueError(f"{name} must be a positive number, not {value!r}")
+
+
+def _check_whole(name: str, value: Any, least: int) -> None:
+    valid = isinstance(value, Integral) and not isinstance(value, bool)
+    if value is not None and not (valid and value >= least):
+        raise ValueError(f"{name} must be a whole number >= {least}, not {value!r}")
 
 
 def _log_every(trainer: L.Trainer) -> int:

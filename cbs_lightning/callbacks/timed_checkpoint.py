@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from cbs_lightning.callbacks.stop_at_threshold import StopAtThreshold
 from cbs_lightning.callbacks.stop_on_signal import StopOnSignal
 from cbs_lightning.console import print_line
 from cbs_lightning.data.loader import InMemoryLoader
+from cbs_lightning.results.checkpoints import require_safe
 from cbs_lightning.results.result import Status
 
 MAY_DIFFER = "the last bits of the losses may differ from those of an uninterrupted run"
@@ -42,13 +44,26 @@ class TimedCheckpoint(L.Callback):
         self.signals = signals
         self.path = path
         self.origin: dict[str, Any] = {}
+        self.later_origin: Callable[[], Mapping[str, str]] = dict  # what only training shows
         self.every_seconds = every_seconds
         self.save_last = save_last
         self._saved = time.monotonic()
+        self._is_checked = False
         self._device = torch.device("cpu")
 
     def setup(self, trainer: L.Trainer, *_: Any, **__: Any) -> None:
         self._device = trainer.strategy.root_device
+
+    def on_train_epoch_start(self, trainer: L.Trainer, *_: Any) -> None:
+        """Before the first step, name what a checkpoint could not hold."""
+        if self._is_checked:
+            return
+        self._is_checked = True
+        try:
+            checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+        except Exception:  # of hooks that save what there is only after a step
+            return
+        require_safe(checkpoint)
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         loader = trainer.train_dataloader
@@ -69,7 +84,7 @@ class TimedCheckpoint(L.Callback):
         return {
             "cpu": torch.get_rng_state(),
             "cuda": [torch.cuda.get_rng_state(self._device)] if on_gpu else [],
-            "origin": self.origin,
+            "origin": {**self.origin, **self.later_origin()},
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -116,6 +131,7 @@ class StepwiseCheckpoint(TimedCheckpoint):
             self._save(trainer)
 
     def on_train_epoch_start(self, trainer: L.Trainer, *_: Any) -> None:
+        super().on_train_epoch_start(trainer)
         if self._is_due:
             self._save(trainer)
 

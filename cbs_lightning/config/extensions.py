@@ -9,8 +9,10 @@ from hydra.utils import get_object, instantiate
 from lightning.pytorch.callbacks import (
     BatchSizeFinder,
     Callback,
+    EarlyStopping,
     GradientAccumulationScheduler,
     LearningRateFinder,
+    Timer,
 )
 from lightning.pytorch.loggers import Logger, MLFlowLogger, WandbLogger
 
@@ -23,10 +25,13 @@ from cbs_lightning.errors import ConfigError, require
 
 SAMPLES, EPOCHS = "horizon_samples", "horizon_epochs"
 TRIED_HORIZON = 1000  # samples, where an epoch's are not known yet
+ENDS = "a run ends at stop.loss, stop.max_epochs or stop.max_steps"
 INSTEAD: dict[type[Callback], str] = {
     GradientAccumulationScheduler: "a step is one batch; set batch_size and micro_batch_size",
     BatchSizeFinder: "it would change the batch size; set micro_batch_size=auto",
     LearningRateFinder: "it would change the learning rate; set lr_scaling=tuned, in a sweep",
+    EarlyStopping: f"{ENDS}; leave it out",
+    Timer: f"{ENDS}; leave it out",
 }
 EXTRAS: dict[type[Logger], str] = {WandbLogger: "wandb", MLFlowLogger: "mlflow"}
 GIVEN_TO_LOGGER = {"save_dir"}
@@ -110,14 +115,19 @@ def _check_callback(key: str, settings: Settings) -> None:
     target = settings["_target_"]
     valid = inspect.isclass(built) and issubclass(built, Callback)
     require(valid, f"{key}._target_", target, "must be a class derived from lightning's Callback")
-    for refused, instead in INSTEAD.items():
-        require(not issubclass(built, refused), f"{key}._target_", target, instead)
+    require_harmless(f"{key}._target_", target, built)
     Flag().check(f"{key}.{NEUTRAL}", settings.get(NEUTRAL, False))
     _check_arguments(key, built, settings, also={NEUTRAL})
     try:
         instantiate({k: v for k, v in settings.items() if k != NEUTRAL}, _convert_="all")
     except Exception as error:
         raise ConfigError(f"{key}._target_", target, _reason(error)) from error
+
+
+def require_harmless(key: str, value: Any, kind: type) -> None:
+    """Raise `ConfigError` for a kind of callback that would change what a step or a run is."""
+    for refused, instead in INSTEAD.items():
+        require(not issubclass(kind, refused), key, value, instead)
 
 
 def _check_logger(key: str, settings: Settings) -> None:

@@ -36,9 +36,9 @@ NEUTRAL_TRAINER_KEYS = (
 CONSTANT = "cbs_lightning.optim.schedules.Constant"  # as runs have it that name no scheduler
 NEUTRAL = "neutral"  # of a callback: it decides no loss
 OWN = "own"  # the optimizer that a module configures itself
-# Whose schedule may depend on the budget:
+# Whose budget is part of the run. A budget read elsewhere than in the class is noticed in training.
 SCHEDULING = re.compile("max_steps|max_epochs|estimated_stepping_batches|lr_scheduler")
-FRAMEWORKS = ("lightning", "torch", "builtins", "abc", "typing")
+FRAMEWORKS = ("lightning", "torch", "builtins", "abc", "typing")  # packages
 NAMED_IN_LABEL = ("data", "model", "scheduler")  # where the study usually has another option
 NOT_IN_LABEL = ("batch_size", "seed")  # a curve runs over the one, its points over the other
 
@@ -84,7 +84,7 @@ def _may_schedule_by_budget(target: str) -> bool:
 
     try:
         bases = get_class(target).__mro__
-        own = [each for each in bases if not each.__module__.startswith(FRAMEWORKS)]
+        own = [each for each in bases if each.__module__.partition(".")[0] not in FRAMEWORKS]
         return any(SCHEDULING.search(inspect.getsource(each)) for each in own)
     except (ImportError, OSError, TypeError):
         return True

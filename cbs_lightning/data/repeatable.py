@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import chain, islice
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from torch.utils.data import (
 from cbs_lightning.data.seeds import generator, seed_of
 
 DRAWS = 1  # beside an epoch's order: what its batches draw
+ENDED = object()
 WORKERS = 2  # the seed that torch would give to workers
 BEYOND = 2**32  # the epochs of a run: what is drawn apart from it
 _SPARE = np.random.MT19937(0)
@@ -111,6 +112,11 @@ class RepeatableLoader(CountingLoader):
         first = number // self.slices * self.batch_size
         return min(self.batch_size, self.samples - first)
 
+    def slice_of(self, number: int) -> int:
+        """Samples of the slice with this number in an epoch."""
+        before = number % self.slices * self.slice_size  # in its batch
+        return min(self.slice_size, self.batch_of(number) - before)
+
     def sample(self, size: int, rng: torch.Generator) -> Any:
         """So many samples drawn independently, fetched by this process; the order stays."""
         place = int(torch.randint(2**31, (1,), generator=rng))
@@ -134,8 +140,9 @@ class RepeatableLoader(CountingLoader):
 class KeptLoader(CountingLoader):
     """A loader with its own order: that of an iterable data set, or of a user's sampler.
 
-    Every epoch begins with random numbers that depend on (seed, epoch). A resumed run restarts the
-    epoch and skips what was trained, which is exact if the loader yields the same again.
+    What is drawn while an epoch begins, or a batch is fetched, depends only on the seed, the epoch
+    and the batch. A resumed run restarts the epoch and skips what was trained, which is exact if
+    the loader yields the same again.
     """
 
     def __init__(self, loader: Iterable[Any], seed: int, batch_size: int) -> None:
@@ -150,10 +157,7 @@ class KeptLoader(CountingLoader):
 
     def __iter__(self) -> Iterator[Any]:
         trained = self.position
-        with _drawing(seed_of(self.seed, self.epoch)):
-            batches = iter(self.loader)
-            first = list(islice(batches, 1))
-        for number, batch in enumerate(chain(first, batches), 1):
+        for number, batch in enumerate(self._batches(), 1):
             if number <= trained:
                 continue
             if self.steps_per_epoch is not None:
@@ -166,6 +170,37 @@ class KeptLoader(CountingLoader):
                 self.position = number
         if self.steps_per_epoch is None:
             self.epoch, self.position = self.epoch + 1, 0
+
+    def _batches(self) -> Iterator[Any]:
+        """Those of this epoch, from its first on."""
+        for sampler in _samplers(self.loader):
+            if callable(set_epoch := getattr(sampler, "set_epoch", None)):
+                set_epoch(self.epoch)
+        epoch, batches = self.epoch, None
+        for number in count():
+            place = (DRAWS, number) if number else ()
+            with _drawing(seed_of(self.seed, epoch, *place)):
+                batches = iter(self.loader) if batches is None else batches
+                batch = next(batches, ENDED)
+            if batch is ENDED:
+                return
+            yield batch
+
+
+def samples_of_epoch(loader: Any) -> int | None:
+    """Those that a loader's sampler draws, or that its data set has; None if nobody knows."""
+    loader = loader.loader if isinstance(loader, CountingLoader) else loader
+    for owner in (getattr(loader, "sampler", None), getattr(loader, "dataset", None)):
+        if (length := _length(owner)) is not None:
+            return length
+    return None
+
+
+def _samplers(loader: Any) -> Iterable[Any]:
+    """Each once."""
+    batches = getattr(loader, "batch_sampler", None)
+    found = (getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None))
+    return {id(each): each for each in found}.values()
 
 
 def is_repeatable(loader: Any) -> bool:

@@ -5,7 +5,7 @@ called. Nothing here waits for the device.
 """
 
 import itertools
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, TypeGuard
 
 import torch
 from torch import Tensor
@@ -27,7 +27,20 @@ class Steps(TypedDict):
     size: list[int]
 
 
-def train_chunk(model: "Classifier", chunk: list[Batch]) -> Steps:
+class Chunk(Steps):
+    """What `training_step` returns for many steps; no module returns this mark by accident."""
+
+    mark: object
+
+
+MARK = object()
+
+
+def is_chunk(outputs: Any) -> TypeGuard[Chunk]:
+    return isinstance(outputs, dict) and outputs.get("mark") is MARK
+
+
+def train_chunk(model: "Classifier", chunk: list[Batch]) -> Chunk:
     """Make one optimizer step per batch, as far as the budget allows.
 
     A batch larger than `micro_batch_size` is processed in slices whose gradients add up to that of
@@ -64,7 +77,8 @@ def train_chunk(model: "Classifier", chunk: list[Batch]) -> Steps:
     # Let Lightning count them, as it does where it makes them itself.
     progress = trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
     progress.increment_by(len(sizes))
-    return {"loss": torch.stack(losses), "correct": torch.stack(corrects), "size": sizes}
+    loss, correct = torch.stack(losses), torch.stack(corrects)
+    return {"loss": loss, "correct": correct, "size": sizes, "mark": MARK}
 
 
 def backward(model: "Classifier", images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

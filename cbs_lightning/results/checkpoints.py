@@ -34,17 +34,23 @@ class DurableCheckpointIO(TorchCheckpointIO):
     ) -> None:
         path = Path(path)
         own = path.name == CHECKPOINT
-        if own and (unsafe := next(_unsafe(checkpoint, ""), None)) is not None:
-            raise UserError(
-                f"a checkpoint cannot hold {unsafe}: it is read without running any code; leave it "
-                "out, such as by save_hyperparameters(ignore=[...]), or make it plain values"
-            )
-        if not own:  # of a callback that a user added
+        if own:
+            require_safe(checkpoint)
+        else:  # of a callback that a user added
             path.parent.mkdir(parents=True, exist_ok=True)
         buffer = BytesIO()
         torch.save(checkpoint, buffer)
         previous = path.with_name(PREVIOUS_CHECKPOINT) if own else None
         write_atomically(path, buffer.getvalue(), previous=previous)
+
+
+def require_safe(checkpoint: dict[str, Any]) -> None:
+    """Raise `UserError` for what could not be read without running code."""
+    if (unsafe := next(_unsafe(checkpoint, ""), None)) is not None:
+        raise UserError(
+            f"a checkpoint cannot hold {unsafe}: it is read without running any code; leave it "
+            "out, such as by save_hyperparameters(ignore=[...]), or make it plain values"
+        )
 
 
 def _unsafe(value: Any, where: str) -> Iterator[str]:

@@ -102,6 +102,7 @@ class Result:
     is_stream: bool = False  # the data has no length: an epoch is one step
     waited: float | None = None  # share of the training time without a core, since others had it
     losses_from: str | None = None  # run directory beside this one that the losses were copied from
+    reads_budget: bool = False  # the losses are those of this budget alone: the module reads it
 
     @property
     def sliced(self) -> bool:

@@ -15,7 +15,8 @@ from cbs_lightning.models import Classifier
 
 # What Lightning calls, or lets a module decide, for every batch or step.
 STEP_HOOKS = (
-    "backward", "clip_gradients", "configure_gradient_clipping", "configure_optimizers", "forward",
+    "backward", "clip_gradients", "configure_callbacks", "configure_gradient_clipping",
+    "configure_optimizers", "forward",
     "lr_scheduler_step", "manual_backward", "on_after_backward", "on_after_batch_transfer",
     "on_before_backward", "on_before_batch_transfer", "on_before_optimizer_step",
     "on_before_zero_grad", "on_train_batch_end", "on_train_batch_start", "optimizer_step",

@@ -27,6 +27,7 @@ from cbs_lightning.results.result import (
     Status,
     answer,
 )
+from cbs_lightning.training.budgeted_trainer import Budget
 from cbs_lightning.training.probes import read_record, write_record
 from cbs_lightning.training.source import Source
 
@@ -38,12 +39,18 @@ class Outcome:
     """
 
     def __init__(
-        self, directory: Path, request: Request, stored: Run | None, result: Result
+        self,
+        directory: Path,
+        request: Request,
+        stored: Run | None,
+        result: Result,
+        budget: Budget,
     ) -> None:
         self.directory = directory
         self.request = request
         self.stored = stored
         self.result = result
+        self.budget = budget
         self.recorder = TrajectoryRecorder()
         self.probes: MeasureNoise | None = None
 
@@ -60,6 +67,7 @@ class Outcome:
             seconds_per_step=self.recorder.seconds_per_step,
             waited=self.recorder.waited,
             trajectory_digest=trajectory.digest(),
+            reads_budget=self.budget.was_read,
         )
         self.result = answer(self.result, trajectory, self.request)
         if ended in UNFINISHED:  # whatever its losses say so far
@@ -173,6 +181,7 @@ def as_own(cfg: RunConfig, source: Source, request: Request, other: Run) -> Run:
         configuration=recorded(cfg, threads=made.threads),
         trajectory_digest=trajectory.digest(),
         losses_from=made.losses_from or other.directory.name,
+        reads_budget=made.reads_budget,
     )
     return Run(run_directory(cfg), result, trajectory)
 

@@ -7,6 +7,7 @@ import torch
 
 from cbs_lightning.config.identity import config_hash
 from cbs_lightning.config.schema import RunConfig
+from cbs_lightning.console import print_line
 from cbs_lightning.data import ImageDataModule
 from cbs_lightning.data.loader import InMemoryLoader
 from cbs_lightning.optim.schedule_free import set_training
@@ -32,12 +33,22 @@ def checkpoint_to_resume(
     own_hash = config_hash(cfg)
     if stepwise:
         tensors = bare_model(cfg, source).state_dict()
-        return latest_checkpoint(
+        found = latest_checkpoint(
             directory, lambda values: check_general_checkpoint(values, own_hash, tensors)
         )
-    assert source.images is not None
-    expected = expected_of(cfg, source.images)
-    return latest_checkpoint(directory, lambda values: check_checkpoint(values, own_hash, expected))
+    else:
+        assert source.images is not None
+        expected = expected_of(cfg, source.images)
+        found = latest_checkpoint(
+            directory, lambda values: check_checkpoint(values, own_hash, expected)
+        )
+    budget = found.origin.get("budget") if found is not None else None
+    if found is not None and budget is not None:
+        if budget != source.budget.words:
+            print_line(f"{found.path}: its module reads the budget, which was {budget}; not used")
+            return None
+        source.budget.was_read = True
+    return found
 
 
 def expected_of(cfg: RunConfig, data: ImageDataModule) -> Expected:

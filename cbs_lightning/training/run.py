@@ -26,6 +26,7 @@ from cbs_lightning.results.result import (
 )
 from cbs_lightning.results.sfo_limit import SfoLimit
 from cbs_lightning.results.trajectory import RuleName
+from cbs_lightning.training.budgeted_trainer import Budget
 from cbs_lightning.training.build import check_model
 from cbs_lightning.training.loops import is_classifier
 from cbs_lightning.training.outcome import as_own, fill_from
@@ -33,6 +34,7 @@ from cbs_lightning.training.probes import are_missing, summary_lines
 from cbs_lightning.training.repeat_for_probes import repeat_for_probes
 from cbs_lightning.training.source import Extent, Source
 from cbs_lightning.training.train import train
+from cbs_lightning.training.warnings import print_warnings, warnings_after, warnings_before
 
 
 def run(cfg: RunConfig, job: Job = ALONE) -> Result:
@@ -69,7 +71,7 @@ def run(cfg: RunConfig, job: Job = ALONE) -> Result:
         request = request_for(cfg, source.extent if stored is None else Extent.of(stored.result))
         answered = stored is not None and _is_answer(stored, request, job.sfo_limit)
         if stored is not None and answered and not are_missing(cfg, directory, request.threshold):
-            return _finished_already(cfg, stored.result, job)
+            return _finished_already(cfg, request, stored, job)
         directory.mkdir(parents=True, exist_ok=True)
         title = job.title(run_title(cfg))
         with locked(directory, title, wait=job.waits, gives_up=job.stop_requested):
@@ -82,10 +84,10 @@ def _answer(cfg: RunConfig, source: Source, request: Request, job: Job) -> Resul
     directory = run_directory(cfg)
     stored = _read_stored(cfg, recover=True)
     known = answer_from_store(stored, request, job.sfo_limit) if stored is not None else None
-    if known is not None:
+    if stored is not None and known is not None:
         store.publish(directory, known)
         _make_probes(cfg, request, job)
-        return _finished_already(cfg, known, job)
+        return _finished_already(cfg, request, replace(stored, result=known), job)
     if (copied := _copy_losses(cfg, source, request, stored, job)) is not None:
         return copied
     with job.gpu(device_type(cfg.trainer["accelerator"])) as gpu:
@@ -122,6 +124,8 @@ def _copy_losses(
         return None
     source.setup()
     for other in runs_of_same_computation(cfg, source.largest_batch):
+        if not source.budget.allows(other.result):
+            continue
         own = as_own(cfg, source, request, other)
         found = answer_from_store(own, request, job.sfo_limit)
         if found is None or (stored and len(stored.trajectory) > len(own.trajectory)):
@@ -162,7 +166,7 @@ def known_already(cfg: RunConfig, job: Job = ALONE, *, quiet: bool = False) -> R
         return None
     if are_missing(cfg, run_directory(cfg), request.threshold):
         return None
-    return stored.result if quiet else _finished_already(cfg, stored.result, job)
+    return stored.result if quiet else _finished_already(cfg, request, stored, job)
 
 
 def stored_run(cfg: RunConfig) -> Run | None:
@@ -252,7 +256,10 @@ def _is_answer(stored: Run, request: Request, sfo_limit: SfoLimit | None) -> boo
 
 
 def _read_stored(cfg: RunConfig, *, recover: bool = False) -> Run | None:
-    """The stored run; with `recover`, a damaged file is set aside."""
+    """The stored run; with `recover`, a damaged file is set aside.
+
+    None also if its losses are those of another budget.
+    """
     directory = run_directory(cfg)
     try:
         stored = store.read_run(directory)
@@ -266,12 +273,20 @@ def _read_stored(cfg: RunConfig, *, recover: bool = False) -> Run | None:
         return None
     if stored.result.config_hash != config_hash(cfg):
         raise UserError(f"{directory}: holds a run of another configuration; move it away")
+    if not Budget.of(cfg).allows(stored.result):
+        if recover:
+            of = f"its module reads the budget, which was {stored.result.budget}"
+            print_line(f"{run_title(cfg)}: {of}; training starts again")
+        return None
     return stored
 
 
-def _finished_already(cfg: RunConfig, result: Result, job: Job) -> Result:
+def _finished_already(cfg: RunConfig, request: Request, found: Run, job: Job) -> Result:
+    result, title = found.result, job.title(run_title(cfg))
     job.finished(result, already=True)
     where = "" if job.in_sweep else f"; {run_directory(cfg)}"
-    print_line(f"{job.title(run_title(cfg))}: {describe(result)}, already finished{where}")
+    print_line(f"{title}: {describe(result)}, already finished{where}")
+    print_warnings(title, warnings_before(cfg, request, Extent.of(result)))
+    print_warnings(title, warnings_after(request, found.trajectory))
     _print_prediction(cfg, job)
     return result

@@ -9,9 +9,15 @@ from torch.utils.data import BatchSampler
 from cbs_lightning.config.datamodule import build_datamodule
 from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.data import ImageDataModule
-from cbs_lightning.data.repeatable import KeptLoader, RepeatableLoader, is_repeatable
+from cbs_lightning.data.repeatable import (
+    KeptLoader,
+    RepeatableLoader,
+    is_repeatable,
+    samples_of_epoch,
+)
 from cbs_lightning.errors import ConfigError, DataError, UserError
 from cbs_lightning.results.result import Result
+from cbs_lightning.training.budgeted_trainer import Budget, trainer_of_data
 from cbs_lightning.training.loops import is_classifier
 
 
@@ -42,6 +48,7 @@ class Source:
         self.cfg = cfg
         self.datamodule = build_datamodule(cfg)
         self.loader: RepeatableLoader | KeptLoader | None = None  # a stranger's
+        self.budget = Budget.of(cfg)
 
     @property
     def images(self) -> ImageDataModule | None:
@@ -62,10 +69,7 @@ class Source:
         assert self.loader is not None
         if self.loader.steps_per_epoch is None:
             return Extent(self.cfg.batch_size, 1, is_stream=True)
-        try:
-            size = len(self.loader.dataset)
-        except TypeError:
-            size = self.loader.steps_per_epoch * self.cfg.batch_size
+        size = samples_of_epoch(self.loader) or self.loader.steps_per_epoch * self.cfg.batch_size
         return Extent(size, self.loader.steps_per_epoch)
 
     @property
@@ -109,8 +113,10 @@ class Source:
             self.images.setup("fit")
         elif self.loader is None:
             L.seed_everything(self.cfg.seed, verbose=False)
+            self.datamodule.trainer = trainer_of_data(self.budget)
             _call(self.datamodule, "setup", "fit")
             self.loader = self._repeatable(_call(self.datamodule, "train_dataloader"))
+            self.budget.is_stream = self.loader.steps_per_epoch is None
             self._hand_over()
 
     def _hand_over(self) -> None:

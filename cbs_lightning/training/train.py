@@ -18,6 +18,7 @@ from cbs_lightning.callbacks import (
     StopOnSignal,
 )
 from cbs_lightning.callbacks.job import Gpu
+from cbs_lightning.config.extensions import ENDS
 from cbs_lightning.config.identity import OWN, flatten, run_directory, run_title
 from cbs_lightning.config.schema import AUTO, RunConfig, recorded
 from cbs_lightning.console import print_line
@@ -30,6 +31,7 @@ from cbs_lightning.results.checkpoints import Checkpoint
 from cbs_lightning.results.result import UNFINISHED, Request, Result, Run, Status
 from cbs_lightning.signals import held_back, signal_of
 from cbs_lightning.training.build import build_model, rate_schedule, schedule_lines
+from cbs_lightning.training.checks import RefuseCallbacks, is_missing_scheduler
 from cbs_lightning.training.choices import Choices, choose
 from cbs_lightning.training.interrupted import Interrupted
 from cbs_lightning.training.loops import reasons_for_general_loop
@@ -41,7 +43,7 @@ from cbs_lightning.training.resources.operations import operations_of_step
 from cbs_lightning.training.resume import checkpoint_to_resume
 from cbs_lightning.training.source import Source
 from cbs_lightning.training.trainer import Watchers, close_loggers, make_trainer, watchers
-from cbs_lightning.training.warnings import warnings_after, warnings_before
+from cbs_lightning.training.warnings import print_warnings, warnings_after, warnings_before
 
 
 def train(
@@ -67,7 +69,7 @@ def train(
     choices = choose(cfg, checkpoint, stored, job.sharing, operations)
     _prepare_process(cfg.seed, choices.threads)
     blank = blank_result(cfg, request, source, choices.threads)
-    outcome = Outcome(directory, request, stored, blank)
+    outcome = Outcome(directory, request, stored, blank, source.budget)
     signals = StopOnSignal(job)
     with _failures_recorded(cfg, outcome, signals):
         watch = watchers(
@@ -76,14 +78,12 @@ def train(
         )  # fmt: skip
         title = job.title(run_title(cfg))
         _print_start(cfg, source, title, checkpoint, stored, general)
-        for warning in warnings_before(cfg, request, source.extent):
-            print_line(f"{title}: warning: {warning}")
+        print_warnings(title, warnings_before(cfg, request, source.extent))
         ended = _train(cfg, source, choices, outcome, watch, checkpoint, gpu)
     with held_back():
         result = outcome.finish(ended)
         outcome.finish_probes()
-    for warning in warnings_after(request, outcome.recorder.trajectory):
-        print_line(f"{title}: warning: {warning}")
+    print_warnings(title, warnings_after(request, outcome.recorder.trajectory))
     outcome.tidy(keep_checkpoint=cfg.checkpoint.keep)
     if signals.received:
         raise Interrupted(result, signals.received)
@@ -121,8 +121,9 @@ def _train(
     more = _more_callbacks(cfg, outcome)
     probes = outcome.probes = probes_of(cfg, watch.stop, rates, directory, title)
     trainer = make_trainer(
-        cfg, max_steps, directory, title, watch, rates, number, slices, more, probes
-    )
+        cfg, max_steps, directory, title, watch, rates, number, slices, more, probes,
+        budget=source.budget,
+    )  # fmt: skip
     device = trainer.strategy.root_device
     if device.type == "cuda":
         torch.cuda.set_device(device)  # else the first GPU, or that of the run before, is used
@@ -147,13 +148,13 @@ def _train(
     )
     write_config(directory, outcome.result)
     watch.checkpoint.origin = _origin(outcome.result, device_name)
+    watch.checkpoint.later_origin = lambda: source.budget.origin
     for line in schedule_lines(cfg, source.extent, max_steps):
         print_line(f"{title}: {line}")
     with memory_kept:
         resume = checkpoint.path if checkpoint is not None else None
         trainer.fit(model, datamodule=source.datamodule, ckpt_path=resume, weights_only=True)
-    cut_off = watch.signals.received or trainer.global_step < max_steps  # by a callback
-    ended = watch.stop.status or (Status.INTERRUPTED if cut_off else Status.EXHAUSTED)
+    ended = watch.stop.status or _why_ended(watch, trainer, max_steps)
     tested = source.has_test and isinstance(model, Classifier)
     if tested and ended in (Status.REACHED, Status.EXHAUSTED):
         outcome.add(test_accuracy_at_end=_test(cfg, trainer, model, source))
@@ -161,10 +162,21 @@ def _train(
     return ended
 
 
+def _why_ended(watch: Watchers, trainer: L.Trainer, max_steps: int) -> Status:
+    if watch.signals.received:
+        return Status.INTERRUPTED
+    if trainer.global_step < max_steps:
+        raise UserError(
+            f"training stopped after {trainer.global_step} of {max_steps} steps: there was no "
+            f"batch, or a callback or the module set trainer.should_stop, but {ENDS}"
+        )
+    return Status.EXHAUSTED
+
+
 def _more_callbacks(cfg: RunConfig, outcome: Outcome) -> list[L.Callback]:
     own = cfg.names.optimizer == OWN
     check = CheckOptimizer((lambda found: outcome.add(**found._asdict())) if own else None)
-    return [check, *weights_keeper(cfg, outcome.directory)]
+    return [RefuseCallbacks(), check, *weights_keeper(cfg, outcome.directory)]
 
 
 def _compile(cfg: RunConfig, model: L.LightningModule, outcome: Outcome) -> None:
@@ -244,6 +256,11 @@ def _failures_recorded(cfg: RunConfig, outcome: Outcome, signals: StopOnSignal) 
             raise UserError(f"batch_size={cfg.batch_size}: {advice}") from error
         if isinstance(error, MisconfigurationException):
             raise UserError(" ".join(str(error).split())) from error
+        if cfg.names.optimizer != OWN and is_missing_scheduler(error):
+            reason = "replaces the module's scheduler too, which it steps itself"
+            raise ConfigError(
+                "optimizer", cfg.names.optimizer, f"{reason}; allowed: own"
+            ) from error
         if cfg.compile is not None and is_of_compiler(error):
             where = outcome.directory / store.ERROR
             reason = f"the net cannot be compiled here, see {where}; allowed: null"

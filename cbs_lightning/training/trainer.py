@@ -1,15 +1,11 @@
 """The Trainer of a run, with the callbacks that watch it."""
 
-import logging
-import os
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import lightning as L
 from hydra.utils import instantiate
-from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.loggers import Logger, WandbLogger
 
@@ -38,6 +34,8 @@ from cbs_lightning.optim.learning_rate import RateSchedule
 from cbs_lightning.results import store
 from cbs_lightning.results.checkpoints import DurableCheckpointIO
 from cbs_lightning.results.result import Request, Result
+from cbs_lightning.results.trajectory import RuleName
+from cbs_lightning.training.budgeted_trainer import Budget, BudgetedTrainer, quieten
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ def watchers(
     stop = StopAtThreshold(
         request.threshold,
         request.rule,
-        request.window,
+        None if request.rule is RuleName.EPOCH else request.window,
         recorder=recorder,
         batch_size=blank.effective_batch_size,
         sfo_limit=signals.job.sfo_limit,
@@ -85,20 +83,22 @@ def make_trainer(
     slices: int = 1,
     more: Sequence[L.Callback] = (),
     probes: MeasureNoise | None = None,
+    *,
+    budget: Budget,
 ) -> L.Trainer:
-    """The Trainer of a run.
+    """The Trainer of a run, which tells a module this `budget`.
 
     `gpu` is torch's number of the GPU to train on; None for the first device. A batch is handed
     over in this many `slices`; 1 means one batch, or a chunk of batches, at a time.
     """
-    _quieten()
+    quieten()
     stop = watch.stop
-    assert stop.batch_size is not None
+    assert stop.effective_batch_size is not None
     curves = LogCurves(
         directory,
         stop.recorder,
         cfg.tensorboard.points,
-        stop.batch_size,
+        stop.effective_batch_size,
         rates,
     )
     progress = FollowProgress(stop, max_steps, _sinks(cfg, title, watch.signals.job))
@@ -109,19 +109,18 @@ def make_trainer(
     if probes is not None:  # what they found may be saved too
         own.insert(own.index(curves), probes)
     if slices > 1:
-        own.insert(0, WeighMicroBatches())
+        own.insert(0, WeighMicroBatches(stop.recorder))
     if isinstance(watch.checkpoint, StepwiseCheckpoint) and not rates.is_constant:
         own.insert(0, FollowSchedule(rates, stop.recorder))
     added = [*more, *_added_callbacks(cfg)]
     settings = cfg.trainer | ({} if gpu is None else {"devices": [gpu]})
-    return L.Trainer(
+    return BudgetedTrainer(
+        budget,
+        max_steps,
         **settings,
-        max_epochs=-1,
-        max_steps=max_steps,
         callbacks=[*own, *added],
         accumulate_grad_batches=slices,
-        # Under SLURM, Lightning would look for checkpoints of its own, of whatever run.
-        plugins=[DurableCheckpointIO(), LightningEnvironment()],
+        plugins=[DurableCheckpointIO()],
         default_root_dir=directory,
         logger=_loggers(cfg, directory, title),
         enable_checkpointing=any(isinstance(each, Checkpoint) for each in added),
@@ -166,17 +165,6 @@ def close_loggers(trainer: L.Trainer) -> None:
     for logger in trainer.loggers:
         if isinstance(logger, WandbLogger):
             logger.experiment.finish()
-
-
-def _quieten() -> None:
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    # Which has the table of a profiler printed.
-    logging.getLogger("lightning.pytorch.profilers.profiler").setLevel(logging.INFO)
-    for pointless in (".*treespec.*", ".*`srun` command is available.*", ".*logging interval.*"):
-        warnings.filterwarnings("ignore", module="lightning", message=pointless)
-    # Lightning has torch ask NVIDIA's management library whether there is a GPU, and Adam asks at
-    # every step: a fifth of a millisecond each, where the answer cannot change.
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "0"
 
 
 def _sinks(cfg: RunConfig, title: str, job: Job) -> list[ProgressSink]:

@@ -1,6 +1,7 @@
 """Warnings about runs whose question makes little sense."""
 
 from cbs_lightning.config.schema import RunConfig
+from cbs_lightning.console import print_line
 from cbs_lightning.results.result import Request
 from cbs_lightning.results.trajectory import RuleName, Trajectory
 from cbs_lightning.training.source import Extent
@@ -31,3 +32,8 @@ def warnings_after(request: Request, trajectory: Trajectory) -> list[str]:
         f"stop.loss={request.threshold:g}: the very first loss was {first:.3g} already, so that K "
         "says nothing about training"
     ]
+
+
+def print_warnings(title: str, lines: list[str]) -> None:
+    for line in lines:
+        print_line(f"{title}: warning: {line}")

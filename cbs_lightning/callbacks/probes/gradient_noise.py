@@ -13,7 +13,7 @@ from cbs_lightning.callbacks.loaders import data_size
 from cbs_lightning.callbacks.probes.gradients import Jackknife, Moments, log_ratio
 from cbs_lightning.callbacks.probes.objective import Objective, sliced
 from cbs_lightning.callbacks.probes.state import cannot_restore, unchanged
-from cbs_lightning.callbacks.recorder import CountSamples, length_of_first_tensor
+from cbs_lightning.callbacks.samples import CountSamples, length_of_first_tensor
 
 BLOCKS = 10  # of measurements, at most, to leave out one at a time
 

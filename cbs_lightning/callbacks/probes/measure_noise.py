@@ -83,7 +83,7 @@ class MeasureNoise(L.Callback):
         self._obstacle: str | None = None
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        assert self.stop.batch_size is not None
+        assert self.stop.effective_batch_size is not None
         self._rule = reading_rule(data_size(trainer.train_dataloader), self.stop.rule)
         self._descent = Descent(self.stop.threshold, self._rule.window, self.settings.probes)
         self._descent.resume(self.stop.recorder.trajectory)
@@ -96,7 +96,9 @@ class MeasureNoise(L.Callback):
             self._obstacle = "under manual optimization a module takes its gradients itself"
             self._note(f"no probes: {self._obstacle}")
         if not samples_freely(trainer.train_dataloader):
-            self._kept = deque(maxlen=max(3, self.settings.samples // self.stop.batch_size))
+            self._kept = deque(
+                maxlen=max(3, self.settings.samples // self.stop.effective_batch_size)
+            )
             self._note("gradients are of the batches that were trained last: the data is a stream")
         if isinstance(module, Classifier) and self._is_watching:
             module.step_listener = partial(self._after_step, trainer, module)
@@ -115,8 +117,10 @@ class MeasureNoise(L.Callback):
     ) -> None:
         """Look at the steps that were not seen one by one."""
         recorder = self.stop.recorder
-        if self._kept.maxlen and recorder.count_samples(batch) == self.stop.batch_size:
-            self._kept.append(batch)
+        if self._kept.maxlen:
+            samples = recorder.samples_of(trainer, batch, batch_idx)
+            if samples == self.stop.effective_batch_size:
+                self._kept.append(batch)
         if not (self._is_watching and recorder.is_between_steps):
             return
         recorder.fetch()
@@ -238,7 +242,7 @@ class MeasureNoise(L.Callback):
         self, trainer: L.Trainer, module: L.LightningModule, blank: Probe
     ) -> Probe | None:
         """In smaller slices where memory is short; None where even those are too much."""
-        assert self.stop.batch_size is not None
+        assert self.stop.effective_batch_size is not None
         batches, size = self._batches()
         if batches < 2:
             self._note(f"no probe at step {blank.step}: the stream has had no two whole batches")
@@ -263,18 +267,18 @@ class MeasureNoise(L.Callback):
     def _measured(
         self, trainer: L.Trainer, module: L.LightningModule, blank: Probe, slice_size: int | None
     ) -> Probe:
-        assert self.stop.batch_size is not None
+        assert self.stop.effective_batch_size is not None
         batches, size = self._batches()
         objective = Objective(
             trainer, module, size, slice_size, self.seed, blank.step, tuple(self._kept)
         )
-        factor = self.rates.factor(blank.samples, self.stop.batch_size)
+        factor = self.rates.factor(blank.samples, self.stop.effective_batch_size)
         found = measure(
             objective,
             trainer.optimizers[0],
             batches,
             self.settings,
-            self.stop.batch_size,
+            self.stop.effective_batch_size,
             factor,
             self._note,
             partial(self.theorem.at_probe, blank.step) if self.theorem is not None else None,
@@ -290,19 +294,19 @@ class MeasureNoise(L.Callback):
         if held.kept:
             self._note("no branches: the data is a stream, of which no batches can be drawn")
             return []
-        assert self.stop.batch_size is not None
+        assert self.stop.effective_batch_size is not None
         settings, most = self.settings, data_size(trainer.train_dataloader)
-        sizes = branch_sizes(self.stop.batch_size, settings.branch_factors, most)
+        sizes = branch_sizes(self.stop.effective_batch_size, settings.branch_factors, most)
         branches = Branches(held, slice_size, factor)
         found = branches.make(sizes, settings.branch_steps, settings.branch_repeats)
         return [each.to_dict() for each in found]
 
     def _batches(self) -> tuple[int, int]:
         """How many batches a probe takes gradients of now, and the samples of each."""
-        assert self.stop.batch_size is not None
+        assert self.stop.effective_batch_size is not None
         if self._kept.maxlen:
-            return len(self._kept), self.stop.batch_size
-        return self.settings.batches_of(self.stop.batch_size)
+            return len(self._kept), self.stop.effective_batch_size
+        return self.settings.batches_of(self.stop.effective_batch_size)
 
     def _add_cost(self, objective: Objective) -> None:
         cost = self.cost
