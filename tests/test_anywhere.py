@@ -141,7 +141,11 @@ def test_what_cannot_be_counted_is_refused_at_once(settings, module, kind, said)
         ({"loss": 0.0}, "loss must be a positive number"),
         ({"loss": float("nan")}, "loss must be a positive number"),
         ({"loss": 1.0, "rule": "step"}, "rule must be one of epoch, window"),
-        ({"loss": 1.0, "window": 0}, "window must be at least 1"),
+        ({"loss": "a"}, "loss must be a positive number, not 'a'"),
+        ({"loss": 1.0, "window": 0}, "window must be a whole number, at least 1"),
+        ({"loss": 1.0, "window": "many"}, "window must be a whole number, at least 1, not 'many'"),
+        ({"loss": 1.0, "batch_size": 2.5}, "batch_size must be a whole number, at least 1"),
+        ({"loss": 1.0, "window": 5}, "window=5 needs rule='window' or rule='middle'"),
     ],
 )
 def test_arguments_are_checked(arguments, said):

@@ -1,6 +1,7 @@
 """Stops a run at the loss threshold, or when continuing makes no sense."""
 
 import math
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -77,13 +78,9 @@ class StopAtThreshold(L.Callback):
         sfo_limit: SfoLimit | None = None,
         look_every: int | None = None,
     ) -> None:
-        if not 0 < loss < math.inf:
-            raise ValueError(f"loss must be a positive number, not {loss}")
-        if rule not in list(RuleName):
-            raise ValueError(f"rule must be one of {', '.join(RuleName)}, not {rule!r}")
-        for name, value in (("window", window), ("batch_size", batch_size)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, not {value}")
+        _check(loss, rule, window=window, batch_size=batch_size)
+        if window is not None and rule == RuleName.EPOCH:
+            raise ValueError(f"window={window} needs rule='window' or rule='middle'")
         self.threshold = loss
         self.rule = Rule(RuleName(rule), steps_per_epoch=0, window=window or 0)  # until it starts
         self.batch_size = batch_size
@@ -253,6 +250,17 @@ class StopAtThreshold(L.Callback):
         for step in range(since - since % every + every, len(trajectory) + 1, every):
             for logger in trainer.loggers:
                 logger.log_metrics({"loss": float(trajectory.loss[step - 1])}, step=step)
+
+
+def _check(loss: Any, rule: Any, **counts: Any) -> None:
+    """Raise `ValueError` for an argument that is not what it should be."""
+    if not isinstance(loss, Real) or not 0 < loss < math.inf:
+        raise ValueError(f"loss must be a positive number, not {loss!r}")
+    if rule not in list(RuleName):
+        raise ValueError(f"rule must be one of {', '.join(RuleName)}, not {rule!r}")
+    for name, value in counts.items():
+        if value is not None and (not isinstance(value, Integral) or value < 1):
+            raise ValueError(f"{name} must be a whole number, at least 1, not {value!r}")
 
 
 def _log_every(trainer: L.Trainer) -> int:

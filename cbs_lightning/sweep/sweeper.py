@@ -5,6 +5,7 @@ Nothing here may take long to import.
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -15,7 +16,7 @@ from omegaconf import DictConfig
 
 from cbs_lightning.config.composition import complete
 from cbs_lightning.config.schema import RunConfig
-from cbs_lightning.errors import UserError
+from cbs_lightning.errors import UserError, check_writable
 from cbs_lightning.sweep.grid import read_grid, read_params, typed
 from cbs_lightning.sweep.job_loader import JobLoader
 
@@ -46,6 +47,13 @@ class JobSweeper(Sweeper):
         self.config: DictConfig = config
         self.hydra_context: HydraContext = HydraContext(self.config_loader, hydra_context.callbacks)
         self.task_function = task_function
+
+    def configs(self, arguments: list[str]) -> dict[Overrides, RunConfig]:
+        """The jobs with their configurations. Raises `UserError` unless they can be written."""
+        configs = {job: self.config_of(job) for job in self.jobs(arguments)}
+        for output_dir in {cfg.output_dir for cfg in configs.values()}:
+            check_writable(Path(output_dir))
+        return configs
 
     def jobs(self, arguments: list[str]) -> list[Overrides]:
         parser = OverridesParser.create(config_loader=self.config_loader)

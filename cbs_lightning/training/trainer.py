@@ -38,6 +38,7 @@ from cbs_lightning.optim.learning_rate import RateSchedule
 from cbs_lightning.results import store
 from cbs_lightning.results.checkpoints import DurableCheckpointIO
 from cbs_lightning.results.result import Request, Result
+from cbs_lightning.results.trajectory import RuleName
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def watchers(
     stop = StopAtThreshold(
         request.threshold,
         request.rule,
-        request.window,
+        request.window if request.rule is not RuleName.EPOCH else None,
         recorder=recorder,
         batch_size=blank.effective_batch_size,
         sfo_limit=signals.job.sfo_limit,
