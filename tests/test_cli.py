@@ -7,7 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from cbs_lightning.commands import train_command
 from cbs_lightning.config.composition import compose, compose_whole
 from cbs_lightning.config.grammar import in_quotes
 from cbs_lightning.config.identity import flatten
+from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.errors import UserError
 from cbs_lightning.results.result import Status
 from cbs_lightning.search.settings import KEYS
@@ -64,7 +65,7 @@ BAD = {
     "~optimizer._partial_": ["~optimizer._partial_: must be true; write the line _partial_: true"],
     "hydra.searchpath=[file:///nowhere]": ["hydra.searchpath: /nowhere: no such directory"],
     "model._target_=nothing.Here": ["cannot be imported: No module named 'nothing'"],
-    "model.width=3": ["no such key; model=byte_gpt has it; ResNet20 has no settings"],
+    "model.width=3": ["no such key; model=byte_gpt has model.width; ResNet20 has no settings"],
     "+optimizer.betta=1": ["Adam has no such setting; did you mean optimizer.betas? allowed: am"],
     "--batch-size=4": ["keys are typed without dashes: batch_size=4"],
     "--config-dir=/nowhere": ["--config-dir /nowhere: no such directory"],
@@ -125,15 +126,21 @@ def test_bad_input_to_a_sweep_does_so_too(cli, tmp_path, argument):
 
 
 OPTIMIZERS = ", ".join(options("optimizer"))
+TOP_LEVEL = sorted({field.name for field in fields(RunConfig)} - {"names"})
 LINES = {  # what is typed, and what comes after `error: `
     "optimizer=sgd optimizer.betas=[0.9,0.99]": "optimizer.betas=[0.9,0.99]: no such key; "
     "optimizer=adabelief, adam, adam_monotone, adamw, amsgrad, lion, nadam, radam, schedule_free, "
-    "soap, yogi have it; allowed: optimizer.fused, optimizer.lr, optimizer.weight_decay",
+    "soap, yogi have optimizer.betas; allowed: optimizer.fused, optimizer.lr, "
+    "optimizer.weight_decay",
     "optimizer.momentum=0.9": "optimizer.momentum=0.9: no such key; optimizer=momentum, "
-    "momentum_ema, muon, rmsprop, signum have it; allowed: optimizer.betas, optimizer.eps, "
-    "optimizer.fused, optimizer.lr, optimizer.weight_decay",
+    "momentum_ema, muon, rmsprop, signum have optimizer.momentum; allowed: optimizer.betas, "
+    "optimizer.eps, optimizer.fused, optimizer.lr, optimizer.weight_decay",
     "optimizer.maximize=true": "optimizer.maximize=true: no such key; "
     "Adam takes it with a plus: +optimizer.maximize=true",
+    "width=3": "width=3: no such key; model=byte_gpt has model.width; allowed: "
+    f"{', '.join(TOP_LEVEL)}",
+    "logger=[csv,wandbb]": "logger=wandbb: did you mean logger=wandb? allowed: csv, mlflow, "
+    "tensorboard, wandb",
     "optimizer=own optimizer.lr=0.1": "optimizer.lr=0.1: optimizer=own uses your "
     "configure_optimizers: set it there, or choose optimizer=adam, say",
     "-m 'optimizer=[adam,sgd]'":
@@ -199,6 +206,7 @@ MEANT = {  # a key that there is not, and what may have been meant
     "optimizer.loss": "stop.loss",
     "device": "trainer.accelerator",
     "threshold": "stop.loss",
+    "experimnt": "experiment",
     "foo": None,
     "optimizer.foo": None,
 }
@@ -218,7 +226,12 @@ WORDS = {  # words that Hydra cannot read, or would ignore, and the line about t
     "--multirnu": "--multirnu: no such option; did you mean --multirun?",
     "-multirun": "-multirun: no such option; did you mean --multirun?",
     "--lr 0.1": "--lr: no such option; keys are typed without dashes: optimizer.lr=0.1",
+    "--experiment digits":
+        "--experiment: no such option; keys are typed without dashes: experiment=digits",
+    "--experimental-rerun x":
+        "--experimental-rerun: has no effect here: type repeat=<run directory>",
     "--foo": "--foo: no such option; see --help",
+    "--config-dir=x batch_size 8": "batch_size 8: must be key=value; did you mean batch_size=8?",
     "--config-dir my conf": "--config-dir my conf: a space needs quotes: --config-dir 'my conf'",
     "-m batch_size=8, 16, 32":
         "batch_size=8, 16, 32: values take commas without spaces; type batch_size=8,16,32",

@@ -254,7 +254,7 @@ class StopAtThreshold(L.Callback):
 
 def _check(loss: Any, rule: Any, **counts: Any) -> None:
     """Raise `ValueError` for an argument that is not what it should be."""
-    if not isinstance(loss, Real) or not 0 < loss < math.inf:
+    if not isinstance(loss, Real) or not 0 < float(loss) < math.inf:
         raise ValueError(f"loss must be a positive number, not {loss!r}")
     if rule not in list(RuleName):
         raise ValueError(f"rule must be one of {', '.join(RuleName)}, not {rule!r}")

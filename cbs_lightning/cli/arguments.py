@@ -35,6 +35,10 @@ WITHOUT_EFFECT = {  # keys, or groups of them, with what to do instead
     "HYDRA_FULL_ERROR=1 in the environment",
 }
 KEYS = {*GROUPS, *OF_HYDRA, *(field.name for field in fields(RunConfig))}
+INSTEAD = {  # of options of Hydra
+    "--config-path": "add a directory by --config-dir",
+    "--experimental-rerun": "type repeat=<run directory>",
+}
 OPTION = re.compile(r"-(?!\d)")  # what begins with it
 OVERRIDE = re.compile(r"[~+]|[^\s=]+\s*=")
 ALIKE = 0.75  # how similar an option must be to what was typed
@@ -54,8 +58,9 @@ def readable(words: list[str]) -> list[str]:
         if _action(parser, word) is None:
             raise UserError(f"{word}: {_unknown_option(word, words, parser)}")
     arguments = parser.parse_args([word for phrase in given for word in phrase[:2]])
-    if arguments.config_path is not None:
-        raise UserError("--config-path: has no effect here: add a directory by --config-dir")
+    for option, instead in INSTEAD.items():
+        if getattr(arguments, option[2:].replace("-", "_")) is not None:
+            raise UserError(f"{option}: has no effect here: {instead}")
     if arguments.help:
         print(help_text())
         raise SystemExit(0)
@@ -83,8 +88,8 @@ def unreadable(text: str) -> str:
         return _without_value(text.replace("=", " ").split())
     if not re.fullmatch(r"[\w~+./@:-]+", key, re.ASCII):
         return f"no such key; keys are words with dots between them, see {train_command()} --help"
-    if value.startswith("~/"):
-        return f'~ is not replaced here; type {key}="$HOME/{value[2:]}"'
+    if re.match("~(/|$)", value):
+        return f'~ is not replaced here; type {key}="$HOME{value[1:]}"'
     if value[:1] in ("'", '"') and value.count(value[0]) % 2:
         return f"a quote is missing; type {_typed(key, value[1:])}"
     if key == "study" and " " in value:
@@ -106,36 +111,37 @@ def unreadable(text: str) -> str:
 
 
 def _phrases(words: list[str], parser: ArgumentParser) -> list[list[str]]:
-    """The words, each option with its value, and each override with the words behind it that are
-    none: the shell may have split it at a space."""
+    """The words, each option with its value, and each override with the words that belong to it:
+    the shell may have split it at a space."""
     phrases: list[list[str]] = []
     for word in words:
-        last = phrases[-1] if phrases else [""]
-        action = _action(parser, last[0])
-        waits = action is not None and action.nargs != 0
-        begins = OPTION.match(word) or (OVERRIDE.match(word) and not (waits and len(last) == 1))
-        if re.split(r"[\s.]", word)[0] in KEYS and last[0].partition("=")[0] not in (
-            *PATHS,
-            "study",
-        ):
-            begins = begins or not waits
-        if begins or not phrases or (OPTION.match(last[0]) and not waits):
-            phrases.append([word])
+        if phrases and _belongs(word, phrases[-1], parser):
+            phrases[-1].append(word)
         else:
-            last.append(word)
+            phrases.append([word])
     return phrases
 
 
+def _belongs(word: str, phrase: list[str], parser: ArgumentParser) -> bool:
+    """Whether a word belongs to the words before it, and begins nothing of its own."""
+    first, begins = phrase[0], OVERRIDE.match(word) is not None
+    if OPTION.match(word):
+        return False
+    if OPTION.match(first):
+        action = _action(parser, first)
+        takes_value = action is not None and action.nargs != 0 and "=" not in first
+        return takes_value and (len(phrase) == 1 or not begins)
+    is_key = re.split(r"[\s.]", word)[0] in KEYS
+    return not begins and not (is_key and first.partition("=")[0] not in (*PATHS, "study"))
+
+
 def _action(parser: ArgumentParser, word: str) -> Action | None:
-    """The parser's action for an option, which may be shortened."""
-    name, known = word.partition("=")[0], parser._option_string_actions
-    longer = [each for each in known if name[2:] and each.startswith(name)]
-    return known.get(name) or (known[longer[0]] if longer and name.startswith("--") else None)
+    return parser._option_string_actions.get(word.partition("=")[0])
 
 
 def _unknown_option(word: str, words: list[str], parser: ArgumentParser) -> str:
     name, _, value = word.partition("=")
-    known = [each for each in parser._option_string_actions if each.startswith("--")]
+    known = [each for each in parser._option_string_actions if each[2:] and each not in INSTEAD]
     if meant := get_close_matches(f"--{name.lstrip('-')}", known, 1, ALIKE):
         return f"no such option; did you mean {meant[0]}?"
     after = words[words.index(word) + 1 :][:1]
@@ -156,7 +162,7 @@ def _check_override(text: str, *, alone: bool) -> None:
     value = text.partition("=")[2]
     if (slashed := key.replace(".", "/")) in OF_HYDRA and slashed != key:
         raise UserError(f"{shown(text)}: did you mean {slashed}={value}?")
-    if key in GROUPS and value.endswith(".yaml"):
+    if key in GROUPS and re.fullmatch(r"\w+\.yaml", value):
         raise UserError(f"{shown(text)}: did you mean {key}={value.removesuffix('.yaml')}?")
 
 
@@ -172,7 +178,7 @@ def _without_value(words: list[str]) -> str:
         first, rest = key, [value, *rest]
     if rest:
         return f"must be key=value; did you mean {first}={_joined(' '.join(rest))}?"
-    if re.fullmatch(r"[A-Za-z][\w./]*", first):
+    if first.partition(".")[0] in KEYS:
         return f"must be key=value, such as {first}=<value>"
     return f"must be key=value; see {train_command()} --help"
 

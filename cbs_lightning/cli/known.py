@@ -72,7 +72,8 @@ def no_such_key(key: str) -> str:
         return f"no such key; allowed: none, {parent} is {node}"
     keys = sorted(f"{parent}.{name!s}".lstrip(".") for name in node if name not in NOT_KEYS)
     if isinstance(value := value_of(key), dict) and isinstance(cfg.get(key), DictConfig):
-        return no_such_key(next((f"{key}.{each}" for each in value if each not in cfg[key]), key))
+        for inner in (each for each in value if each not in cfg[key]):
+            return no_such_key(f"{key}.{inner}")
     if key in keys:  # as composed without what is swept
         return f"not every option of {parent} in this sweep has this key"
     if parent == "optimizer" and cfg.hydra.runtime.choices.optimizer == OWN:
@@ -81,11 +82,20 @@ def no_such_key(key: str) -> str:
     if meant := nearest_key(key, cfg, keys):
         return f"no such key; did you mean {_with_value(meant, key)}? {allowed}"
     name = key.rpartition(".")[2]
-    files = _files(parent) if parent in GROUPS else {}
-    having = [each for each in sorted(files) if name in OmegaConf.load(files[each])]
-    others = f"{parent}={', '.join(having)} {'has' if len(having) == 1 else 'have'} it; "
-    of_class = "" if having and keys else _of_class(parent, node, key)
-    return f"no such key; {others if having else ''}{of_class or allowed}"
+    others = [_having(group, name) for group in ([parent] if parent else GROUPS)]
+    elsewhere = "; ".join(filter(None, others))
+    of_class = "" if elsewhere and keys else _of_class(parent, node, key)
+    return "; ".join(filter(None, ["no such key", elsewhere, of_class or allowed]))
+
+
+def _having(group: str, name: str) -> str:
+    """Which options of a group have a key of this name."""
+    files, having = _files(group) if group in GROUPS else {}, []
+    for option in sorted(files):
+        with suppress(Exception):  # of a user's file, whatever is wrong with it
+            having += [option] if name in OmegaConf.load(files[option]) else []
+    what = f"{group}={', '.join(having)} {'has' if len(having) == 1 else 'have'} {group}.{name}"
+    return what if having else ""
 
 
 def nearest_key(
@@ -99,7 +109,7 @@ def nearest_key(
     if cfg is None:
         return None
     plain: Any = OmegaConf.to_container(cfg, resolve=False)
-    found = {*flatten(plain), *plain, *siblings}
+    found = {*flatten(plain), *plain, *siblings, *GROUPS}
     keys = sorted(
         (each for each in found if not set(each.split(".")) & set(NOT_KEYS)),
         key=lambda each: (each.count("."), each),

@@ -81,7 +81,7 @@ def _no_such_option(path: str, known: Sequence[str] | None) -> str:
     typed = f"{group}={name}"
     if group == "trainer":
         return f"{typed}: its keys are set one by one, such as trainer.accelerator=gpu"
-    allowed = sorted(set(known or []) - {DEFAULT_OPTIMIZER})
+    allowed = sorted(set(known or options(group)) - {DEFAULT_OPTIMIZER})
     if group == "callbacks" and allowed == ["none"]:
         return f"{typed}: a callback is added by +callbacks.<name>._target_=<class>"
     return f"{typed}: {did_you_mean(name, allowed, f'{group}={{}}')}allowed: {', '.join(allowed)}"
