@@ -3,13 +3,19 @@
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import MISSING
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from cbs_lightning.console import visible
 
-LONGEST_VALUE = 300  # characters of a value that are shown
+LONGEST_SHOWN = 200  # characters of a value
+SYNONYMS = {  # what other projects call a key
+    "learning_rate": "lr", "bs": "batch_size", "threshold": "loss", "wd": "weight_decay",
+    "device": "accelerator", "workers": "jobs", "none": "null", "epochs": "max_epochs",
+    "steps": "max_steps",
+}  # fmt: skip
 
 
 class UserError(Exception):
@@ -29,8 +35,13 @@ class PartlyDoneError(UserError):
 
 
 class ConfigError(UserError, ValueError):
+    """A key whose value is not allowed; `MISSING` is the value of one that has none."""
+
     def __init__(self, key: str, value: Any, allowed: str) -> None:
-        super().__init__(f"{key}={_shown(value)}: {allowed}")
+        typed = key if value is MISSING else f"{key}={'null' if value is None else value}"
+        super().__init__(f"{shown(typed)}: {allowed}")
+        self.key = key
+        self.allowed = allowed
 
 
 def require(condition: bool, key: str, value: Any, allowed: str) -> None:
@@ -47,17 +58,25 @@ def did_you_mean(name: str, known: Iterable[str], typed: str = "{}") -> str:
         known: what there is.
         typed: how it is typed, with {} for the name.
     """
-    meant = get_close_matches(name, list(known), n=1)
-    return f"did you mean {typed.replace('{}', meant[0], 1)}? " if meant else ""
+    meant = nearest(name, known)
+    return f"did you mean {typed.replace('{}', meant, 1)}? " if meant is not None else ""
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The one of the known names that may have been meant, if any."""
+    by_case = {each.lower(): each for each in known}
+    synonym = SYNONYMS.get(name.lower(), "")
+    found = get_close_matches(synonym if synonym in by_case else name.lower(), by_case, n=1)
+    return by_case[found[0]] if found else None
 
 
 class DataError(UserError):
     """A data set that is missing, incomplete or not what it should be."""
 
 
-def _shown(value: Any) -> str:
-    text = "null" if value is None else str(value)
-    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
+def shown(text: str) -> str:
+    """The text, cut where it is longer than anybody reads."""
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
 
 
 @contextmanager

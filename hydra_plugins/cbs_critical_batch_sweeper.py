@@ -31,7 +31,7 @@ class CriticalBatchSweeper(JobSweeper):
 
     def sweep(self, arguments: list[str]) -> list[Result | None]:
         settings = parse_settings(**self.settings)
-        configs = self.configs_of(self.jobs(arguments))
+        configs = self.configs(arguments)
         # Only now, so that a mistake that Hydra finds is reported at once.
         load_frameworks()
         from cbs_lightning.sweep.search_sweep import SearchSweep

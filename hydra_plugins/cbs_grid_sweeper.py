@@ -12,7 +12,7 @@ class GridSweeper(JobSweeper):
     """Runs all jobs."""
 
     def sweep(self, arguments: list[str]) -> list[Result | None]:
-        configs = self.configs_of(self.jobs(arguments))
+        configs = self.configs(arguments)
         # Only now, so that a mistake that Hydra finds is reported at once.
         load_frameworks()
         from cbs_lightning.sweep.sweep import Sweep

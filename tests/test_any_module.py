@@ -194,7 +194,7 @@ def test_a_classifier_with_hooks_takes_the_general_loop(tmp_path, capsys):
         run(cfg)
         losses.append(read_run(run_directory(cfg)).trajectory)
     assert Attentive.calls == 12
-    said = "general loop, one step per call: Attentive overrides on_before_optimizer_step"
+    said = "Lightning's own loop, one step per call: Attentive overrides on_before_optimizer_step"
     assert said in capsys.readouterr().out
     np.testing.assert_allclose(losses[0].loss, losses[1].loss, rtol=1e-5)
     np.testing.assert_array_equal(losses[0].correct, losses[1].correct)
@@ -417,7 +417,7 @@ class Impatient(L.Callback):
         (model("Optimizerless"), "optimizer=own: strange does not override configure_optimizers"),
         (["micro_batch_size=auto"], "micro_batch_size=auto: only for this project's classifiers"),
         (["compile=default"], "compile=default: only for this project's classifiers"),
-        (["optimizer.lr=3"], "optimizer.lr=3: the module's own optimizer has its own settings"),
+        (["optimizer.lr=3"], "optimizer.lr=3: optimizer=own uses your configure_optimizers"),
         (["lr_scaling=sqrt"], "lr_scaling=sqrt: not with optimizer=own"),
         (["scaling_rule=half_life"], "scaling_rule=half_life: not with optimizer=own"),
         (["weight_decay_scaling=sqrt"], "weight_decay_scaling=sqrt: not with optimizer=own"),
@@ -477,6 +477,7 @@ def test_a_sweep_over_a_module_of_yours(cli, tmp_path):
                 f"output_dir={tmp_path}", "stop.max_epochs=3")  # fmt: skip
     assert ended.code == 0, ended.err
     assert "own: use b =" in ended.out
+    assert ended.out.count("your module Plain runs in Lightning's own loop") == 1
     assert len(list(tmp_path.glob("strange_strange/*/result.json"))) == 4
 
 

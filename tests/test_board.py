@@ -150,8 +150,51 @@ def test_what_is_left_is_at_most_a_budget_or_about_what_others_took():
     assert str(sweep) == "less than 1 s left"
     runs, sweep = time_left([finished(16), running(4, 68.0), running(20, 30.0, job=3)], 2)
     assert list(map(str, [*runs.values(), sweep])) == [
-        "about 12 s left", "at most 30 s left", "about 30 s left"
+        "about 12 s left", "at most 30 s left", "at most 30 s left"
     ]  # fmt: skip
+
+
+def reports(losses: dict[int, float], seconds_per_step: float, **kind) -> list[JobState]:
+    """What a job of 30 epochs of 100 steps tells after each of some numbers of steps."""
+    return [
+        replace(
+            running(steps * seconds_per_step, (3000 - steps) * seconds_per_step, **kind),
+            steps=steps, max_steps=3000, steps_per_epoch=100, first_loss=2.4, loss=loss,
+            threshold=0.2,
+        )
+        for steps, loss in losses.items()
+    ]  # fmt: skip
+
+
+SLOWLY = {10: 2.3, 100: 2.0, 300: 1.5, 600: 1.1, 980: 0.802, 1500: 0.5, 2000: 0.3, 2400: 0.23}
+
+
+@pytest.mark.parametrize("seconds_per_step", [0.02, 0.1])
+def test_a_run_slower_than_its_example_does_not_contradict_itself(seconds_per_step):
+    """The example took 7 epochs; this one is at a loss of 0.8 after 10, and takes 26."""
+    example = replace(finished(33, batch_size=16), steps=350, steps_per_epoch=50)
+    told = []
+    for job in reports(SLOWLY, seconds_per_step, batch_size=8):
+        runs, sweep = time_left([example, job, waiting(3, batch_size=4)], 1)
+        assert sweep is not None and sweep.seconds == runs[2].seconds + 33
+        assert sweep.at_most == runs[2].at_most
+        told.append(runs[2])
+    assert [each.at_most for each in told] == [*[False] * 5, *[True] * 3]
+    steps_left = [each.seconds / seconds_per_step for each in told]
+    assert steps_left == pytest.approx([690, 695, 780, 1138, 1241, 1500, 1000, 600], abs=1)
+    ends = [steps + left for steps, left in zip(SLOWLY, steps_left, strict=True)]
+    assert ends == sorted(ends)
+
+
+def test_a_run_that_is_nearly_done_by_its_example_is_not_said_to_be():
+    """It takes 300 steps as its example did, or somewhat more."""
+    example = replace(finished(30), steps=300, steps_per_epoch=100)
+    jobs = reports({150: 1.0, 290: 0.21, 300: 0.2, 400: 0.19, 650: 0.21}, 0.1)
+    left = [time_left([example, job], 1)[0][2] for job in jobs]
+    assert [each.seconds for each in left] == pytest.approx([21.3, 5.8, 6, 8, 235], abs=0.1)
+    assert [each.at_most for each in left] == [False, False, False, False, True]
+    none = replace(jobs[1], loss=5.0)  # nothing is known but the example
+    assert time_left([example, none], 1)[0][2].at_most
 
 
 def test_a_job_says_the_same_of_itself_as_its_sweep_does(tmp_path):
@@ -302,9 +345,9 @@ def test_in_a_log_lines_tell_the_time_left(cli, tmp_path):
     left = r"((about|at most) [\d.]+ (s|min)|less than 1 s) left"
     same = re.compile(rf", (?P<run>{left}) for this run, (?P=run) for the sweep$")
     assert second and all(map(same.search, second))
-    (end,) = [line for line in lines if line.startswith("[1/2] adam b=256: exhausted")]
+    (end,) = [line for line in lines if line.startswith("[1/2] adam b=256: budget used up")]
     assert re.search(rf"; sweep [\d.]+ s so far, {left}$", end), end
-    (end,) = [line for line in lines if line.startswith("[2/2] adam b=256 seed=1: exhausted")]
+    (end,) = [line for line in lines if line.startswith("[2/2] adam b=256 seed=1: budget used up")]
     assert end.endswith(" so far")
     assert "\x1b" not in outcome.out
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from cbs_lightning.console import epoch_of
 from cbs_lightning.results.result import Status
 from cbs_lightning.sweep.live.board import Board, JobState, Phase
-from cbs_lightning.sweep.live.table import LiveTable, bar_share, draw, rows_shown, shortened
+from cbs_lightning.sweep.live.table import LiveTable, draw, rows_shown, shortened
 from tests.conftest import TINY
 from tests.forks import ran
 from tests.test_signals import SLOWLY
@@ -51,7 +51,7 @@ def test_a_row_has_all_that_is_asked_for(width):
     header = next(line for line in lines if "optimizer" in line)
     assert header.split() == ["job", "optimizer", "b", "epoch", "loss", "→", "threshold", "left"]
     (row,) = [line for line in lines if line.lstrip().startswith("2 ")]
-    match = re.fullmatch(r" +2 +adam +16 +4\.0 of 30 +(━+)╸? +0\.43 → 0\.1 +≈ 5\.0 s", row)
+    match = re.fullmatch(r" +2 +adam +16 +4\.0 of 30 +(━+)╸? +0\.43 → 0\.1 +≈ 1\.6 s", row)
     assert match is not None, row
     (reached,) = [line for line in lines if line.endswith("  reached")]
     share = len(match[1]) / reached.count("━")
@@ -161,12 +161,12 @@ def test_colours_say_how_jobs_ended():
 
 def test_the_bar_is_the_way_to_the_threshold():
     state = running(1)
-    assert bar_share(replace(state, first_loss=1.0, loss=0.5, threshold=0.25)) == 0.5
-    assert bar_share(replace(state, loss=0.1)) == 1 and bar_share(replace(state, loss=0.01)) == 1
+    assert replace(state, first_loss=1.0, loss=0.5, threshold=0.25).share == 0.5
+    assert replace(state, loss=0.1).share == 1 and replace(state, loss=0.01).share == 1
     for nothing in (None, 2.3, 5.0, float("nan"), float("inf")):
-        assert bar_share(replace(state, loss=nothing)) == 0
-    assert bar_share(replace(state, first_loss=None)) == 0
-    assert bar_share(finished(1, Status.REACHED)) == 1
+        assert replace(state, loss=nothing).share == 0
+    assert replace(state, first_loss=None).share == 0
+    assert finished(1, Status.REACHED).share == 1
 
 
 def test_shortened():
@@ -249,7 +249,7 @@ def test_ctrl_c_in_a_terminal(forks, tmp_path, at_a_time):
     assert "Traceback" not in ended.out and ended.out.count(SHOW_CURSOR) == 1
     final = [line for line in screen(ended.out, 100) if line]
     said = "".join("".join(final).split())  # a line that is too long may end at a space
-    saved = r"\[\d/3\]adam\S+b=256(seed=\d)?:interruptedafter\d+steps?,.*;runthesamecommand"
+    saved = r"\[\d/3\]adam\S+b=256(seed=\d)?:interruptedafter\d+steps?.*;runthesamecommand"
     assert re.search(saved, said)
     assert "jobsdone" not in said and "waiting" not in said
     if at_a_time > 1:
@@ -265,4 +265,4 @@ def test_a_run_of_its_own_has_a_bar(forks, tmp_path):
     assert re.search(r"adam b=256 [━╸╺ ]+ epoch \d+\.\d of 60, loss \S+ \(threshold 1e-09\)", shown)
     assert ended.out.count(HIDE_CURSOR) == ended.out.count(SHOW_CURSOR) == 1
     (line,) = [line for line in screen(ended.out, 120) if line.startswith("adam")]
-    assert line.startswith("adam b=256: exhausted after 480 steps")
+    assert line.startswith("adam b=256: budget used up after 480 steps")

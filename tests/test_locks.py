@@ -102,7 +102,7 @@ def test_two_sweeps_at_once_train_every_run_exactly_once(tmp_path, at_a_time):
     directories = list((tmp_path / "out").glob("*/*/"))
     assert [read_run(path).result.status for path in directories] == [Status.EXHAUSTED] * 6
     for output in outputs:  # both report all of it
-        assert "at b = 256" in output or output.count("exhausted") >= 6
+        assert "at b = 256" in output or output.count("budget used up") >= 6
 
 
 def test_a_sweep_comes_back_to_what_another_process_works_on(cli, tmp_path, tiny):
@@ -116,8 +116,8 @@ def test_a_sweep_comes_back_to_what_another_process_works_on(cli, tmp_path, tiny
     assert outcome.code == 0, outcome.err
     lines = [line for line in outcome.out.splitlines() if line.startswith("[")]
     assert "[1/2]" in lines[0] and "locked by another process; retrying at the end" in lines[0]
-    assert "[2/2]" in lines[1] and "exhausted" in lines[1]
-    assert "[1/2]" in lines[-1] and "exhausted" in lines[-1]
+    assert "[2/2]" in lines[1] and "budget used up" in lines[1]
+    assert "[1/2]" in lines[-1] and "budget used up" in lines[-1]
     holder.wait()
 
 

@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -135,7 +136,11 @@ def test_a_port_is_checked_in_one_line(tensorboard, tmp_path):
     (tmp_path / "outputs").mkdir()
     for port in ("many", "-1", "70000", "__import__('os').system('touch pwned')"):
         said = tensorboard(f"--port={port}")
-        assert said.startswith(f"error: --port={port}: taken, or not a port")
+        assert said == f"error: --port={port}: must be a whole number up to 65535"
+    with socket.create_server(("localhost", 0)) as server:
+        port = server.getsockname()[1]
+        said = tensorboard(f"--port={port}")
+        assert said == f"error: --port={port}: is taken; try another, such as 6007"
     assert not (tmp_path / "pwned").exists()
     assert tensorboard("$(nowhere)") == "error: $(nowhere): no such directory"
 

@@ -165,7 +165,7 @@ def test_hydras_own_params_are_swept_unless_the_command_line_has_others(own, cli
         ("grid: [4]", ["hydra.sweeper.grid[0]=4", "must be keys with their values"]),
         ("params: 5", ["hydra.sweeper.params=5", "must be keys with their values"]),
         ("params: {optimizer: {lr: '1,2'}}", ["keys have dots here, such as optimizer.lr: '1,2'"]),
-        ("grid: [{batch_size: [4, 8]}]", ["batch_size=[4, 8]", "without brackets: 4,8"]),
+        ("grid: [{batch_size: [4, 8]}]", ["batch_size=[4, 8]", "without brackets: batch_size=4,8"]),
         ("params: {batchsize: 4}", ["batchsize", "batch_size"]),
         ("params: {optimizer: 'own,sgd', optimizer.lr: 1}", ["optimizer.lr: not every option of"]),
     ],

@@ -13,6 +13,7 @@ from cbs_lightning.results.store import read_run
 from cbs_lightning.results.trajectory import RuleName
 from cbs_lightning.training.interrupted import Interrupted
 from cbs_lightning.training.run import run
+from tests.additions import Stopping
 from tests.test_run import forbid_training, interrupt_after
 
 
@@ -51,6 +52,17 @@ def test_why_training_ended_survives_later_requests(tiny, monkeypatch):
     runs = [read_run(run_directory(cfg)) for cfg in (reached, exhausted)]
     # The first stopped because it had reached 1.5: nothing is known of 0.001.
     assert [answer(r.result, r.trajectory, low).status for r in runs] == [None, Status.EXHAUSTED]
+
+
+def test_an_interrupted_run_that_answers_is_not_called_finished(tiny, monkeypatch, capsys):
+    interrupted = f"+callbacks.stopping._target_={Stopping.__module__}.Stopping"
+    run(tiny(interrupted, "+callbacks.stopping.neutral=true"))
+    forbid_training(monkeypatch)
+    for _ in range(2):
+        early = run(tiny("stop.rule=window", "stop.window=256", "stop.loss=2.4"))
+        assert early.status is Status.REACHED and early.ended is Status.INTERRUPTED
+        said = capsys.readouterr().out
+        assert "answered from the stored losses" in said and "already finished" not in said
 
 
 def test_diverging_at_the_very_end_of_the_budget_is_diverging(tiny):

@@ -292,7 +292,7 @@ def test_the_hash_covers_the_scheduler_and_old_ones_stay():
 
 BAD = {
     "scheduler=cosine":
-        "scheduler.horizon_epochs=null: one of scheduler.horizon_samples and "
+        "scheduler=cosine: needs a horizon: set scheduler.horizon_epochs or "
         "scheduler.horizon_epochs is needed",
     "scheduler=cosine scheduler.horizon_epochs=3 scheduler.horizon_samples=9":
         "scheduler.horizon_epochs=3: not beside scheduler.horizon_samples=9; set one of the two",
@@ -323,7 +323,8 @@ BAD = {
         "scheduler.horizon_epochs=3: allowed: after",
     "scheduler._target_=torch.nn.Linear":
         "scheduler._target_=torch.nn.Linear: must be a class with a method factor(samples)",
-    "scheduler._target_=mine.Schedule": "scheduler._target_=mine.Schedule: cannot be imported",
+    "scheduler._target_=not_there.Schedule":
+        "scheduler._target_=not_there.Schedule: cannot be imported",
     "scheduler._target_=tests.additions.Halved": "scheduler=constant: Halved.__init__() missing",
     "scheduler._target_=tests.additions.Endless scheduler.horizon_epochs=2":
         "scheduler=constant: its factors must be numbers >= 0, not ['fast', 'fast']",

@@ -192,7 +192,7 @@ def test_jobs_that_are_requeued_or_get_signals_end_as_if_they_had_not(environmen
     assert f"; logs: {logs}/<run>.log\n" in out
     assert sorted(sweep.begun()) == [0, 0, 1, 1, 2, 2]
     assert sweep.logs().count("resuming from") == 3
-    assert out.count(f": exhausted after {3 * EPOCHS} steps") == 3
+    assert out.count(f": budget used up after {3 * EPOCHS} steps") == 3
     assert not list(logs.glob("cbs_lightning-*"))  # its board
     sweep.assert_as_undisturbed()
 
@@ -209,7 +209,7 @@ def test_a_strangers_module_is_requeued_and_ends_as_if_it_had_not_been(environme
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0 and err == "", out + err + sweep.logs()
     assert sweep.logs().count("resuming from") == 2
-    assert out.count(f": exhausted after {3 * EPOCHS} steps") == 2
+    assert out.count(f": budget used up after {3 * EPOCHS} steps") == 2
     sweep.assert_as_undisturbed()
 
 

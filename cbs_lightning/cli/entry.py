@@ -2,7 +2,6 @@
 
 import logging
 import os
-import re
 import signal
 import sys
 import warnings
@@ -11,16 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import hydra
-from hydra.errors import HydraException
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
-from cbs_lightning.cli.arguments import check, readable
+from cbs_lightning.cli.arguments import readable
 from cbs_lightning.cli.jobs import IN_ONE_LINE, run_job
-from cbs_lightning.cli.messages import NO_OPTION, describe_hydra_error
+from cbs_lightning.cli.messages import error_line
 from cbs_lightning.config.composition import CONF_DIR
-from cbs_lightning.console import INTERRUPTED, one_line, visible
+from cbs_lightning.console import INTERRUPTED
 from cbs_lightning.errors import UserError
 from cbs_lightning.results.result import Result
 
@@ -55,10 +51,9 @@ def one_line_errors() -> Iterator[None]:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints its own report and exits
     os.environ[IN_ONE_LINE] = "1"
     logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # it prints what it raises as well
-    sys.argv[1:] = readable(sys.argv[1:])
     with _terminated_by(signal.SIGTERM), _errors_in_one_line(), warnings.catch_warnings():
         warnings.filterwarnings("error", ".*is not available", module="hydra")
-        check(sys.argv[1:])
+        sys.argv[1:] = readable(sys.argv[1:])
         yield
 
 
@@ -66,22 +61,10 @@ def one_line_errors() -> Iterator[None]:
 def _errors_in_one_line() -> Iterator[None]:
     try:
         yield
-    except (HydraException, OmegaConfBaseException) as error:
-        sys.exit(f"error: {visible(describe_hydra_error(error))}")
-    except UserError as error:
-        sys.exit(f"error: {error}")
-    except YAMLError as error:
-        sys.exit(visible(f"error: {one_line(str(error))}; correct that file"))
-    except UserWarning as warning:
-        missing = re.search(r"path=(.+) is not available", str(warning))
-        if missing is None:
+    except Exception as error:
+        if (line := error_line(error)) is None:
             raise
-        sys.exit(visible(f"error: hydra.searchpath: {missing[1]}: no such directory"))
-    except ValueError as error:
-        if "Config group override must be" not in str(error):  # what Hydra says to group=null
-            raise
-        typed = [word for word in sys.argv[1:] if re.fullmatch(NO_OPTION, word)]
-        sys.exit(f"error: {' '.join(typed)}: choose one of the group's options, or leave it out")
+        sys.exit(f"error: {line}")
     except KeyboardInterrupt:
         print(INTERRUPTED, file=sys.stderr)
         sys.exit(128 + signal.SIGINT)

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+from cbs_lightning.cli.messages import error_line
 from cbs_lightning.config.composition import complete
 from cbs_lightning.config.identity import run_directory, run_title
 from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.console import one_line, print_line
-from cbs_lightning.errors import UserError
+from cbs_lightning.errors import UserError, check_writable
 from cbs_lightning.imports import load_frameworks
 from cbs_lightning.results.locks import BusyError
 from cbs_lightning.results.result import Request, Result, Status, answer, describe
@@ -44,8 +45,10 @@ def _run_alone(cfg: DictConfig) -> Result:
     completed = _completed(cfg)
     try:
         _check_alone()
+        if not (Path(completed.output_dir) / completed.study).is_dir():  # else it may be answered
+            check_writable(Path(completed.output_dir))
     except UserError as error:
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {error_line(error)}")
     # Only now, so that a mistake that Hydra finds is reported at once.
     load_frameworks()
     from cbs_lightning.training.run import run
@@ -58,7 +61,7 @@ def _run_alone(cfg: DictConfig) -> Result:
             hand_over(signal.SIGUSR2)
         sys.exit(interrupted.exit_code)
     except UserError as error:
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {error_line(error)}")
     except Exception as error:
         where = run_directory(completed) / ERROR
         if IN_ONE_LINE not in os.environ or not where.exists():
@@ -121,7 +124,7 @@ def _completed(cfg: DictConfig) -> RunConfig:
     try:
         return complete(cfg, HydraConfig.get())
     except UserError as error:
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {error_line(error)}")
 
 
 def _print_interrupted(cfg: RunConfig, title: str, result: Result) -> None:

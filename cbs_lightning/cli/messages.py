@@ -1,172 +1,157 @@
-"""Hydra's errors as one line: the key, the value and what is allowed."""
+"""Errors as one line: what was typed, what is allowed, and what to type instead."""
 
-import inspect
 import re
 import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from hydra._internal.utils import get_args_parser
-from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from hydra.utils import get_object
-from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import MarkedYAMLError, YAMLError
 
-from cbs_lightning.commands import install_command, train_command
-from cbs_lightning.config.composition import compose_whole
-from cbs_lightning.config.grammar import in_quotes, list_of
-from cbs_lightning.config.identity import flatten
-from cbs_lightning.config.trainer_flags import refusal
-from cbs_lightning.console import one_line
-from cbs_lightning.errors import UserError, did_you_mean
-from cbs_lightning.search import settings as search_settings
-
-GROUPS = (
-    "data|model|optimizer|scheduler|callbacks|logger|trainer|experiment|hydra/sweeper"
-    "|hydra/launcher"
+from cbs_lightning.cli.arguments import unreadable
+from cbs_lightning.cli.known import (
+    GROUPS,
+    PATHS,
+    is_list,
+    is_swept,
+    no_such_key,
+    options,
+    word_of,
 )
-NO_OPTION = rf"({GROUPS})=(null|true|false|[\d.]+)"
-GROUP_CHOICE = rf"({GROUPS})=\w+|hydra\.searchpath=.*"
+from cbs_lightning.commands import install_command
+from cbs_lightning.config.composition import DEFAULT_OPTIMIZER
+from cbs_lightning.config.grammar import in_quotes
+from cbs_lightning.config.trainer_flags import refusal
+from cbs_lightning.console import one_line, visible
+from cbs_lightning.errors import ConfigError, UserError, did_you_mean, shown
+
 SUBMITIT = "hydra/launcher/submitit_slurm"  # of a package that is an extra
-LONGEST_QUOTED = 150  # characters of a value that is shown once more, in quotes
-HIDDEN = ("hydra", "sweep", "_target_", "_partial_")
-PATHS = ("output_dir", "data_dir", "repeat")
 PARAMS = "hydra.sweeper.params."
 
 
-def describe_hydra_error(error: Exception) -> str:
-    """One line with the key, the value and what is allowed, as far as Hydra says."""
+def error_line(error: Exception) -> str | None:
+    """The line for a mistake of the user's; None for any other error."""
+    line = _described(error)
+    return None if line is None else visible(line)
+
+
+def _described(error: Exception) -> str | None:
+    if isinstance(error, ConfigError):
+        word = word_of(error.key)
+        return str(error) if word is None or is_swept(word) else f"{shown(word)}: {error.allowed}"
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, YAMLError):
+        return _of_yaml(error)
     said = str(error)
+    if isinstance(error, HydraException | OmegaConfBaseException):
+        return _of_hydra(error, said)
+    if isinstance(error, UserWarning) and (missing := re.search("path=(.+) is not avail", said)):
+        return f"hydra.searchpath: {missing[1]}: no such directory"
+    if isinstance(error, ValueError) and "Config group override must be" in said:
+        return _no_option(sys.argv[1:])
+    if isinstance(error, ValueError) and re.search("--(run|resolve)", said):  # of Hydra's options
+        return said
+    return None
+
+
+def _of_hydra(error: Exception, said: str) -> str:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
-        group, _, name = error.missing_cfg_file.rpartition("/")
-        if error.missing_cfg_file == SUBMITIT:
-            return f"{group}=slurm: needs the package submitit: {install_command('slurm')}"
-        if group and error.options:
-            meant = did_you_mean(name, error.options, f"{group}={{}}")
-            return f"{group}={name}: {meant}allowed: {', '.join(sorted(error.options))}"
+        return _no_such_option(error.missing_cfg_file, error.options)
     if isinstance(error, OverrideParseException):
-        return f"{error.override}: {_unreadable(error.override, said)}"
-    if ambiguous := re.match(r"Ambiguous value for argument '(.+)'", said):
-        key, _, value = ambiguous[1].partition("=")
-        if key.startswith(PARAMS):
-            return _not_swept(ambiguous[1])
-        if key in PATHS:
-            one = in_quotes(key, value)
-            return f"{ambiguous[1]}: a comma separates several values; to pass one, quote it: {one}"
-        return f"{ambiguous[1]}: several values make a sweep, which needs -m"
-    if swept := re.match(r"Sweeping over Hydra's configuration is not supported : '(.+)'", said):
-        return _not_swept(swept[1])
-    if unknown := re.match(r"Could not override '([^']+)'", said):
-        return _unknown_key(unknown[1])
-    if there := re.match(r"Could not append to config. An item is already at '([^']+)'", said):
-        return f"+{_typed(there[1], '+')}: this key exists; type {_typed(there[1], '+')}"
-    if absent := re.match(r"Could not delete from config. '([^']+)' does not exist", said):
-        return f"~{absent[1]}: {_no_such(absent[1])}"
+        return f"{shown(error.override)}: {unreadable(error.override)}"
+    for pattern, explain in EXPLAINED.items():
+        if found := re.match(pattern, said):
+            return explain(found[1])
     if (merged := re.match("Error merging override (.+)", said)) and error.__cause__:
         return f"{merged[1]}: {str(error.__cause__).partition(chr(10))[0]}"
     return one_line(said)
 
 
+def _no_such_option(path: str, known: Sequence[str] | None) -> str:
+    group, _, name = path.rpartition("/")
+    if path == SUBMITIT:
+        return f"{group}=slurm: needs the package submitit: {install_command('slurm')}"
+    if not group:
+        experiments = options("experiment")
+        meant = did_you_mean(name, experiments, "experiment={}")
+        return f"--config-name {name}: no such file; {meant}experiments: {', '.join(experiments)}"
+    typed = f"{group}={name}"
+    if group == "trainer":
+        return f"{typed}: its keys are set one by one, such as trainer.accelerator=gpu"
+    allowed = sorted(set(known or options(group)) - {DEFAULT_OPTIMIZER})
+    if group == "callbacks" and allowed == ["none"]:
+        return f"{typed}: a callback is added by +callbacks.<name>._target_=<class>"
+    return f"{typed}: {did_you_mean(name, allowed, f'{group}={{}}')}allowed: {', '.join(allowed)}"
+
+
+def _no_option(words: list[str]) -> str:
+    """Of a group that was given null, a number or a truth value, which Hydra does not name."""
+    chosen = [(word, *word.split("=", 1)) for word in words if "=" in word]
+    for word, group, value in chosen:
+        if group in GROUPS and re.fullmatch(r"null|true|false|[\d.]+", value):
+            allowed = ", ".join(options(group)) or "none"
+            return f"{word}: choose one of the group's options, or leave it out; allowed: {allowed}"
+    return "a group needs the name of one of its options"
+
+
+def _several_values(typed: str) -> str:
+    """Of a comma where there is one run, or one value."""
+    key, _, value = typed.partition("=")
+    if key.startswith(PARAMS):
+        return _not_swept(typed)
+    if key in PATHS:
+        one = in_quotes(key, value)
+        return f"{typed}: a comma separates several values; to pass one, quote it: {one}"
+    brackets = f"; a list has brackets: '{key}=[{value}]'" if is_list(key) else ""
+    return f"{typed}: several values make a sweep, which needs -m{brackets}"
+
+
 def _not_swept(typed: str) -> str:
-    """What to type instead of several values of one of Hydra's own keys."""
+    """Of several values of one of Hydra's own keys."""
     key, _, value = typed.lstrip("+").partition("=")
     own = f"; type -m {key.removeprefix(PARAMS)}={value}" if key.startswith(PARAMS) else ""
     return f"{typed}: Hydra's own keys cannot be swept{own}"
 
 
-def _unreadable(override: str, said: str) -> str:
-    """Why an override cannot be read, and how to type it."""
-    key, equals, value = override.partition("=")
-    if not equals and not key.startswith("~"):
-        key, _, value = key.partition(" ")
-        return f"must be key=value, such as {key}={value or '<value>'}"
-    if value.startswith("~/"):
-        return f'~ is not replaced here; type {key}="$HOME/{value[2:]}"'
-    if re.search(r"^,|,\s*,|,\s*$", value):
-        given = [part.strip() for part in value.split(",") if part.strip()]
-        return f"a value is missing beside a comma; type {key}={','.join(given) or '<value>'}"
-    reason = one_line(said.partition("\n")[0])
-    short = value and len(value) <= LONGEST_QUOTED
-    quotes = f"; to pass it as text: {in_quotes(key, value)}" if short else ""
-    return f"cannot be read as key=value ({reason}){quotes}"
-
-
-def _unknown_key(key: str) -> str:
+def _no_such_key(key: str) -> str:
+    typed = shown(word_of(key) or key)
     if f"{key}.".startswith(PARAMS):
-        own = "sweep the keys themselves, such as -m batch_size=4,8"
-        return f"{_typed(key)}: on the command line {own}"
+        return f"{typed}: on the command line sweep the keys themselves, such as -m batch_size=4,8"
     if key.startswith("trainer."):
-        typed = _typed(key)
         return f"{typed}: {refusal(key.removeprefix('trainer.')) or f'type +{typed}'}"
-    return f"{_typed(key)}: {_no_such(key)}"
+    return f"{typed}: {no_such_key(key)}"
 
 
-def _typed(key: str, prefix: str = "") -> str:
-    """The key with its value, as on the command line."""
-    words = (word.removeprefix(prefix) for word in sys.argv[1:])
-    return next((word for word in words if word.startswith(f"{key}=")), key)
+def _key_exists(key: str) -> str:
+    typed = shown(word_of(key) or f"+{key}")
+    if not typed.startswith("+"):  # but a file names the group once more
+        return f"{key}: is chosen twice; write it as override /{key} in the file's defaults"
+    return f"{typed}: this key exists; type {typed.lstrip('+')}"
 
 
-def _no_such(key: str) -> str:
-    """What to type instead of a key that does not exist."""
-    GlobalHydra.instance().clear()
-    try:
-        cfg = compose_whole(_choices())
-    except (HydraException, OmegaConfBaseException, UserError):
-        return f"no such key; allowed: see {train_command()} --help"
-    parent, _, _ = key.rpartition(".")
-    node = OmegaConf.select(cfg, parent) if parent else cfg
-    while parent and node is None:
-        parent, _, _ = parent.rpartition(".")
-        node = OmegaConf.select(cfg, parent) if parent else cfg
-    if not isinstance(node, DictConfig):
-        return f"no such key; allowed: none, {parent} is {node}"
-    if _is_argument(node, key.removeprefix(f"{parent}.")):
-        reason = f"an argument of {OmegaConf.select(node, '_target_')} that its file does not set"
-        return f"{reason}; type +{_typed(key)}"
-    names = sorted(f"{parent}.{name!s}".lstrip(".") for name in node if name not in HIDDEN)
-    if key in names:  # as composed without what is swept
-        return f"not every option of {parent} in this sweep has this key"
-    value = _typed(key).partition("=")[2]
-    meant = did_you_mean(*_candidates(key, cfg, names), f"{{}}={value}" if value else "{}")
-    return f"no such key; {meant}allowed: {', '.join(names) or 'none'}{_of_a_search(key)}"
+EXPLAINED: dict[str, Callable[[str], str]] = {  # what Hydra says, and what is said instead
+    r"Ambiguous value for argument '(.+)'": _several_values,
+    r"Sweeping over Hydra's configuration is not supported : '(.+)'": _not_swept,
+    r"Could not override '([^']+)'": _no_such_key,
+    r"Could not append to config. An item is already at '([^']+)'": _key_exists,
+    r"Multiple values for (\S+)\. ": _key_exists,
+    r"Could not delete from config. '([^']+)' does not exist": _no_such_key,
+}
 
 
-def _is_argument(node: DictConfig, name: str) -> bool:
-    """Whether the class that the node configures has this argument beside those in the node."""
-    target = OmegaConf.select(node, "_target_")
-    if target is None or name in node:
-        return False
-    try:
-        return name in inspect.signature(get_object(str(target))).parameters
-    except Exception:  # whatever a class that cannot be imported raises
-        return False
-
-
-def _candidates(key: str, cfg: DictConfig, siblings: list[str]) -> tuple[str, list[str]]:
-    """What may have been meant: a key typed without its group, or any other key."""
-    if key.startswith("hydra."):
-        return key, siblings
-    plain: Any = OmegaConf.to_container(cfg, resolve=False)
-    keys = [each for each in flatten(plain) if not set(each.split(".")) & set(HIDDEN)]
-    inner = [each for each in keys if each.rpartition(".")[2] == key]
-    return (inner[0], inner) if inner else (key, [*siblings, *keys])
-
-
-def _choices() -> list[str]:
-    """The options chosen on the command line, and where to look for options."""
-    words = [word for word in sys.argv[1:] if re.fullmatch(GROUP_CHOICE, word)]
-    arguments, _ = get_args_parser().parse_known_args(sys.argv[1:])
-    if arguments.config_dir and not any(word.startswith("hydra.searchpath=") for word in words):
-        where = f"file://{Path(arguments.config_dir).absolute()}"
-        words.append(f"hydra.searchpath={list_of([where])}")
-    return words
-
-
-def _of_a_search(key: str) -> str:
-    """A hint if the key is a setting of a search, typed without its prefix or the search."""
-    name = key.removeprefix("hydra.sweeper.")
-    if name not in search_settings.KEYS:
-        return ""
-    return f"; a search has hydra.sweeper.{name}, with hydra/sweeper=critical_batch"
+def _of_yaml(error: YAMLError) -> str:
+    """The file first, and the line where what is wrong begins."""
+    if not isinstance(error, MarkedYAMLError) or error.problem_mark is None:
+        return f"{one_line(str(error))}; correct that file"
+    # Where a bracket is open until the file ends, its own line says more.
+    at_end = "stream" in str(error.problem)
+    mark = error.context_mark if at_end and error.context_mark else error.problem_mark
+    path = Path(mark.name)
+    with suppress(ValueError):
+        path = path.relative_to(Path.cwd())
+    typed = [word for word in sys.argv[1:] if word == f"{path.parent.name}={path.stem}"]
+    choice = f"{typed[0]}: " if typed else ""
+    return f"{choice}{path}, line {mark.line + 1}: {one_line(str(error.problem))}"

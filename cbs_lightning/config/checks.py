@@ -15,14 +15,14 @@ from cbs_lightning.config.extensions import check_extensions, import_target
 from cbs_lightning.config.identity import OWN
 from cbs_lightning.config.optimizer_checks import check_optimizer
 from cbs_lightning.config.packages import require_package
+from cbs_lightning.config.plain_checks import check_plainly
 from cbs_lightning.config.schema import AUTO, RunConfig, Settings
 from cbs_lightning.config.trainer_flags import check_trainer
 from cbs_lightning.data import ImageDataModule
 from cbs_lightning.errors import ConfigError, did_you_mean, require
 from cbs_lightning.models import Classifier
-from cbs_lightning.models.compilation import CUDA_GRAPHS, MODES, obstacle
+from cbs_lightning.models.compilation import obstacle
 from cbs_lightning.models.torchvision_net import TorchvisionNet, classifier_names
-from cbs_lightning.noise.theorem import INSTEAD, OPTIMIZERS
 from cbs_lightning.optim.groups import KEY
 from cbs_lightning.optim.learning_rate import Scaling
 
@@ -39,6 +39,7 @@ GIVEN_BY_RUN = {  # parameters that a run fills in from other keys
     "optimizer": {"params"},
 }  # fmt: skip
 HYDRAS = {"_target_", "_partial_", "_recursive_", "_convert_"}  # of what it instantiates
+ANYTHING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 CONVERSIONS = ("none", "partial", "object", "all")
 BASES = {
     "data": L.LightningDataModule,
@@ -52,10 +53,10 @@ def check(cfg: RunConfig, *, here: bool = True) -> None:
     # A sweep has made of it the runs with each learning rate before they are checked.
     allowed = "needs a sweep, with -m; allowed here: linear, none, sqrt"
     require(cfg.lr_scaling is not Scaling.TUNED, "lr_scaling", cfg.lr_scaling, allowed)
-    check_trainer(cfg.trainer, (lambda kind: kind in GPUS and GPUS[kind]()) if here else None)
-    _check_noise(cfg)
-    if cfg.compile is not None:
-        _check_compile(cfg, here)
+    check_plainly(cfg)
+    if here:
+        check_trainer(cfg.trainer, lambda kind: kind in GPUS and GPUS[kind]())
+        _check_compile(cfg)
     for group, settings in (("data", cfg.data), ("model", cfg.model)):
         _check_arguments(group, settings)
     if cfg.names.optimizer == OWN:
@@ -69,8 +70,6 @@ def check(cfg: RunConfig, *, here: bool = True) -> None:
     check_extensions(cfg)
     if "name" in cfg.model and get_object(cfg.model["_target_"]) is TorchvisionNet:
         OneOf(classifier_names()).check("model.name", cfg.model["name"])
-    for key in ("normalize", "augment", "replacement"):
-        Flag().check(f"data.{key}", cfg.data.get(key, False))
 
 
 def check_all(configs: Iterable[RunConfig], *, here: bool = True) -> None:
@@ -83,52 +82,10 @@ def check_all(configs: Iterable[RunConfig], *, here: bool = True) -> None:
         check(cfg, here=here)
 
 
-def _check_compile(cfg: RunConfig, here: bool) -> None:
-    mode = str(cfg.compile)
-    require(cfg.compile in MODES, "compile", cfg.compile, one_of(("null", *MODES)))
-    allowed = "not with activation_checkpointing=true; allowed with it: null"
-    require(not cfg.activation_checkpointing, "compile", mode, allowed)
-    # Adding to a gradient that a CUDA graph wrote adds to what the next replay overwrites.
-    allowed = "not with micro_batch_size; allowed with it: null, default"
-    sliced = cfg.micro_batch_size is not None
-    require(mode != CUDA_GRAPHS or not sliced, "compile", mode, allowed)
-    if here and (reason := obstacle(mode, device_type(cfg.trainer["accelerator"]))) is not None:
+def _check_compile(cfg: RunConfig) -> None:
+    mode, accelerator = cfg.compile, cfg.trainer["accelerator"]
+    if mode is not None and (reason := obstacle(mode, device_type(accelerator))) is not None:
         raise ConfigError("compile", mode, reason)
-
-
-def _check_noise(cfg: RunConfig) -> None:
-    noise = cfg.noise
-    if not noise.probes:
-        for key in ("branches", "theorem"):
-            allowed = "needs probes: set noise.probes to how many; allowed without: false"
-            require(not getattr(noise, key), f"noise.{key}", True, allowed)
-        return
-    # What a CUDA graph has recorded, a probe's batches of another size would replace.
-    allowed = "not with compile=reduce-overhead; allowed with it: 0"
-    require(cfg.compile != CUDA_GRAPHS, "noise.probes", noise.probes, allowed)
-    allowed = "one is along the step, the others along noise; allowed: 0, or at least 2"
-    require(noise.products != 1, "noise.products", noise.products, allowed)
-    if noise.batch_size is not None:
-        allowed = f"at most half of noise.samples={noise.samples}: two batches are needed"
-        fits = 2 * noise.batch_size <= noise.samples
-        require(fits, "noise.batch_size", noise.batch_size, allowed)
-    if noise.theorem:
-        _check_theorem(cfg)
-
-
-def _check_theorem(cfg: RunConfig) -> None:
-    """Theorem 3.1 covers three optimizers, with a constant learning rate."""
-    key, name, names = "noise.theorem", cfg.names.optimizer, ", ".join(OPTIMIZERS)
-    allowed = f"Theorem 3.1 is about other steps than those of optimizer={name}"
-    if name in INSTEAD:
-        other, why = INSTEAD[name]
-        allowed += f" ({why}: try {other})"
-    require(name in OPTIMIZERS, key, True, f"{allowed}; allowed: {names}")
-    decay = cfg.optimizer.get("weight_decay", 0)
-    require(not decay, key, True, f"it allows no weight decay: optimizer.weight_decay={decay}")
-    require(KEY not in cfg.optimizer, key, True, "it allows no parameter groups: optimizer.groups")
-    constant = cfg.names.scheduler == "constant" and not cfg.warmup_samples
-    require(constant, key, True, "needs a constant learning rate: scheduler=constant, no warm-up")
 
 
 def _check_own_optimizer(cfg: RunConfig) -> None:
@@ -175,14 +132,27 @@ def _check_arguments(group: str, settings: Settings) -> None:
     base = BASES[group]
     valid = inspect.isclass(built) and issubclass(built, base)
     require(valid, key, target, f"must be a class derived from {base.__name__}")
-    parameters = inspect.signature(built).parameters
-    allowed = set(parameters) | ({KEY} if group == "optimizer" else set())
-    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-        allowed |= {key for key in settings if not str(key).startswith("_")}
-    if group != "model" or issubclass(built, Classifier):
-        allowed -= GIVEN_BY_RUN[group]  # a stranger's model is built of its own settings alone
-    _check_keys(group, settings, allowed | HYDRAS, built.__name__)
+    allowed = allowed_settings(group, built, settings)
+    for name in settings:
+        meant = did_you_mean(str(name), allowed, f"{group}.{{}}")
+        none = f"{built.__name__} has no settings"
+        reason = f"{built.__name__} has no such setting; {meant}{one_of(allowed)}"
+        valid = name in allowed or name in HYDRAS
+        require(valid, f"{group}.{name!s}", settings[name], reason if allowed else none)
     _check_hydras(group, settings)
+
+
+def allowed_settings(group: str, built: Any, asked: Iterable[Any]) -> set[Any]:
+    """The keys of a group that its class takes; with **kwargs, also any that is asked for."""
+    kinds = {name: each.kind for name, each in inspect.signature(built).parameters.items()}
+    allowed: set[Any] = {name for name, kind in kinds.items() if kind not in ANYTHING}
+    if group == "optimizer":
+        allowed.add(KEY)
+    if inspect.Parameter.VAR_KEYWORD in kinds.values():
+        allowed |= {key for key in asked if not str(key).startswith("_")}
+    if group != "model" or issubclass(built, Classifier):
+        allowed -= GIVEN_BY_RUN.get(group, set())  # a stranger's model has its own settings alone
+    return allowed
 
 
 def _check_hydras(group: str, settings: Settings) -> None:
@@ -195,10 +165,3 @@ def _check_hydras(group: str, settings: Settings) -> None:
         Flag().check(f"{group}._recursive_", settings["_recursive_"])
     if "_convert_" in settings:
         OneOf(CONVERSIONS).check(f"{group}._convert_", settings["_convert_"])
-
-
-def _check_keys(group: str, settings: Settings, allowed: set[Any], built: str) -> None:
-    for key in settings:
-        meant = did_you_mean(str(key), allowed - HYDRAS, f"{group}.{{}}")
-        reason = f"{built} has no such setting; {meant}{one_of(allowed - HYDRAS)}"
-        require(key in allowed, f"{group}.{key!s}", settings[key], reason)

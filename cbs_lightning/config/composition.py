@@ -1,6 +1,6 @@
 """Turns YAML files and the command line into a typed configuration."""
 
-from dataclasses import replace
+from dataclasses import MISSING, replace
 from functools import cache, partial
 from typing import Any
 
@@ -13,14 +13,19 @@ from omegaconf.errors import OmegaConfBaseException
 
 from cbs_lightning.config.grammar import list_of
 from cbs_lightning.config.identity import NAMED_IN_LABEL, OWN, variant_label
+from cbs_lightning.config.plain_checks import check_plainly
 from cbs_lightning.config.repeat import repeated
 from cbs_lightning.config.schema import Names, RunConfig, Settings, read
-from cbs_lightning.errors import UserError, require
+from cbs_lightning.errors import ConfigError, UserError, require
 from cbs_lightning.files import PACKAGE
 
 CONF_DIR = PACKAGE / "conf"  # in a clone, a link to its folder conf
 GROUPS = ("data", "model", "optimizer", "scheduler")
+GLOBAL = "# @package _global_"  # the first line of an experiment, else its keys would be below it
 DEFAULT_OPTIMIZER = "default"  # the option that nobody chose
+OWN_INSTEAD = (  # of keys of an optimizer that is the module's own
+    "optimizer=own uses your configure_optimizers: set it there, or choose optimizer=adam, say"
+)
 OWN_MODELS = "cbs_lightning.models."
 
 
@@ -69,8 +74,10 @@ def complete(cfg: DictConfig, hydra: Any) -> RunConfig:
     }
     for group in GROUPS:
         if names[group] is None:
-            raise UserError(f"~{group}: a run needs {group}; choose another with {group}=<option>")
+            raise _not_one(group, hydra)
     values = _plain(cfg)
+    if "experiment" in values:
+        raise UserError(f"experiment={names['experiment']}: its file must begin with {GLOBAL}")
     if values.get("repeat") is not None:
         _read(values, names)
         quiet = cfg.get("sweep") is not None  # its sweep has said it
@@ -80,9 +87,9 @@ def complete(cfg: DictConfig, hydra: Any) -> RunConfig:
     _settle_optimizer(values, names)
     typed = [each for each in hydra.overrides.task if each.lstrip("+~").startswith("optimizer.")]
     if names["optimizer"] == OWN and typed:
-        cure = "the module's own optimizer has its own settings; choose one by optimizer=<name>"
-        raise UserError(f"{typed[0]}: {cure}")
+        raise UserError(f"{typed[0]}: {OWN_INSTEAD}")
     completed = _read(values, names)
+    check_plainly(completed)
     try:
         variant = variant_label(completed, _usual(completed, tuple(hydra.searchpath)))
     except MissingConfigException:
@@ -90,6 +97,17 @@ def complete(cfg: DictConfig, hydra: Any) -> RunConfig:
             raise
         variant = stored_variant  # of an optimizer that has no name here
     return replace(completed, names=replace(completed.names, variant=variant))
+
+
+def _not_one(group: str, hydra: Any) -> UserError:
+    """Of a group that was removed, or given a list of options."""
+    several = [word for word in hydra.overrides.task if word.startswith(f"{group}=[")]
+    if several:
+        options = several[-1].partition("=")[2].strip("[] ")
+        return UserError(f"{several[-1]}: to sweep, without brackets: -m {group}={options}")
+    options = _options(_search_path(), tuple(hydra.searchpath), group)
+    allowed = ", ".join(each for each in options if each != DEFAULT_OPTIMIZER)
+    return UserError(f"~{group}: a run needs {group}; choose one of {group}={allowed}")
 
 
 def _settle_optimizer(values: Settings, names: dict[str, Any]) -> None:
@@ -146,7 +164,7 @@ def _check_interpolations(cfg: DictConfig, prefix: str = "") -> None:
         try:
             value = cfg[key]
         except OmegaConfBaseException as error:
-            raise UserError(f"{prefix}{key!s}: {str(error).splitlines()[0]}") from error
+            raise ConfigError(f"{prefix}{key!s}", MISSING, str(error).splitlines()[0]) from error
         if isinstance(value, DictConfig):
             _check_interpolations(value, f"{prefix}{key!s}.")
 

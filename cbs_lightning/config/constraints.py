@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from cbs_lightning.errors import require
+from cbs_lightning.errors import did_you_mean, require
 
 LARGEST = 2**63 - 1
 LONGEST_NAME = 255  # bytes, of a file
@@ -28,7 +28,11 @@ class Whole:
         if isinstance(value, float) and value.is_integer() and abs(value) < LARGEST:
             allowed += f", such as {int(value)}"
         if isinstance(value, list) and value:
-            allowed += f"; to sweep, without brackets: {','.join(map(str, value))}"
+            allowed += f"; to sweep, without brackets: {key}={','.join(map(str, value))}"
+        if isinstance(value, str) and re.fullmatch(r"\d+([\s;]+\d+)+", value):
+            allowed += (
+                f"; several have commas between them: {key}={','.join(re.split('[ ;]+', value))}"
+            )
         require(valid, key, value, allowed)
 
     def _or(self) -> str:
@@ -53,17 +57,12 @@ class Flag:
 
 @dataclass(frozen=True)
 class OneOf:
-    values: Iterable[str]
+    values: Iterable[str | None]
 
     def check(self, key: str, value: Any) -> None:
-        require(value in list(self.values), key, value, one_of(self.values))
-
-
-class Single:
-    """One value, whose type is checked where it is used."""
-
-    def check(self, key: str, value: Any) -> None:
-        require(not isinstance(value, dict | list), key, value, "must be a single value")
+        names = ["null" if each is None else each for each in self.values]
+        meant = did_you_mean(str(value), names, f"{key}={{}}")
+        require(value in list(self.values), key, value, f"{meant}{one_of(names)}")
 
 
 class Members:
@@ -131,7 +130,7 @@ class Factors:
 
 
 Constraint = (
-    Single | Whole | Positive | Flag | OneOf | PathName | FolderName | OptionName | TextLine
+    Whole | Positive | Flag | OneOf | PathName | FolderName | OptionName | TextLine
     | PackageNames | Factors | Members
 )  # fmt: skip
 

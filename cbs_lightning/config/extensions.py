@@ -2,6 +2,7 @@
 
 import importlib.util
 import inspect
+import sys
 from collections.abc import Collection
 from typing import Any
 
@@ -17,13 +18,13 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.loggers import Logger, MLFlowLogger, WandbLogger
 
 from cbs_lightning.commands import install_command
-from cbs_lightning.config.constraints import Flag, Positive, Whole, is_number, one_of
+from cbs_lightning.config.constraints import Flag, is_number, one_of
 from cbs_lightning.config.identity import NEUTRAL, OWN
+from cbs_lightning.config.plain_checks import EPOCHS, SAMPLES, check_horizon
 from cbs_lightning.config.schema import RunConfig, Settings
 from cbs_lightning.config.trainer_flags import steps_must_be_single
-from cbs_lightning.errors import ConfigError, require
+from cbs_lightning.errors import ConfigError, did_you_mean, require
 
-SAMPLES, EPOCHS = "horizon_samples", "horizon_epochs"
 TRIED_HORIZON = 1000  # samples, where an epoch's are not known yet
 ENDS = "a run ends at stop.loss, stop.max_epochs or stop.max_steps"
 INSTEAD: dict[type[Callback], str] = {
@@ -72,14 +73,14 @@ def _overrides(built: type, hook: str) -> bool:
 
 def _check_scheduler(cfg: RunConfig) -> None:
     name, settings = cfg.names.scheduler, scheduler_arguments(cfg.scheduler)
-    built = _target("scheduler", settings)
+    built = import_target("scheduler", settings.get("_target_"))
     valid = inspect.isclass(built) and callable(getattr(built, "factor", None))
     allowed = "must be a class with a method factor(samples)"
     require(valid, "scheduler._target_", settings["_target_"], allowed)
     takes_horizon = SAMPLES in inspect.signature(built).parameters
     _check_arguments("scheduler", built, settings, also={EPOCHS} if takes_horizon else set())
     if takes_horizon:
-        _check_horizon(settings.get(SAMPLES), settings.get(EPOCHS), needed=_needs_horizon(built))
+        check_horizon(cfg, needed=_needs_horizon(built))
         settings.setdefault(SAMPLES, TRIED_HORIZON)
     settings.pop(EPOCHS, None)
     try:
@@ -97,22 +98,9 @@ def _needs_horizon(built: Any) -> bool:
     return inspect.signature(built).parameters[SAMPLES].default is inspect.Parameter.empty
 
 
-def _check_horizon(samples: Any, epochs: Any, *, needed: bool) -> None:
-    if samples is None and epochs is None:
-        allowed = f"one of scheduler.{SAMPLES} and scheduler.{EPOCHS} is needed"
-        require(not needed, f"scheduler.{EPOCHS}", None, allowed)
-        return
-    allowed = f"not beside scheduler.{SAMPLES}={samples}; set one of the two"
-    require(samples is None or epochs is None, f"scheduler.{EPOCHS}", epochs, allowed)
-    if samples is not None:
-        Whole(1).check(f"scheduler.{SAMPLES}", samples)
-    else:
-        Positive().check(f"scheduler.{EPOCHS}", epochs)
-
-
 def _check_callback(key: str, settings: Settings) -> None:
-    built = _target(key, settings)
-    target = settings["_target_"]
+    target = settings.get("_target_")
+    built = import_target(key, target)
     valid = inspect.isclass(built) and issubclass(built, Callback)
     require(valid, f"{key}._target_", target, "must be a class derived from lightning's Callback")
     require_harmless(f"{key}._target_", target, built)
@@ -132,8 +120,8 @@ def require_harmless(key: str, value: Any, kind: type) -> None:
 
 def _check_logger(key: str, settings: Settings) -> None:
     """Check a logger without building it, which might contact a server."""
-    built = _target(key, settings)
-    target = settings["_target_"]
+    target = settings.get("_target_")
+    built = import_target(key, target)
     valid = inspect.isclass(built) and issubclass(built, Logger)
     require(valid, f"{key}._target_", target, "must be a class derived from lightning's Logger")
     for kind, package in EXTRAS.items():
@@ -143,19 +131,26 @@ def _check_logger(key: str, settings: Settings) -> None:
     _check_arguments(key, built, settings, given=GIVEN_TO_LOGGER)
 
 
-def _target(key: str, settings: Settings) -> Any:
-    target = settings.get("_target_")
-    require(isinstance(target, str), f"{key}._target_", target, "must be a class's import path")
-    return import_target(key, target)
-
-
 def import_target(key: str, target: Any) -> Any:
     """What `<key>._target_` names; raises `ConfigError` with the reason where that fails."""
+    path = "must be a class's import path, such as my_file.MyClass"
+    require(isinstance(target, str) and bool(target), f"{key}._target_", target, path)
     try:
-        return get_object(str(target))
+        return get_object(target)
     except Exception as error:  # whatever a user's file raises
-        reason = f"cannot be imported: {_reason(error)}"
+        reason = _not_in_module(target) or f"cannot be imported: {_reason(error)}"
         raise ConfigError(f"{key}._target_", target, reason) from error
+
+
+def _not_in_module(target: str) -> str | None:
+    """What to say of a class that a module does not have; None if the module is not there."""
+    where, _, name = target.rpartition(".")
+    module = sys.modules.get(where)  # which looking for the class has imported
+    if module is None or hasattr(module, name):
+        return None
+    names = [each for each in dir(module) if not each.startswith("_")]
+    meant = did_you_mean(name, names, f"{where}.{{}}")
+    return f"module {where} has no {name}; {meant}".rstrip("; ")
 
 
 def _check_arguments(

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from hydra.utils import get_object, instantiate
 
-from cbs_lightning.config.constraints import Flag, Positive, Whole, is_fraction, is_number, one_of
+from cbs_lightning.config.constraints import Flag, Positive, Whole, is_number, one_of
+from cbs_lightning.config.plain_checks import check_optimizer_values
 from cbs_lightning.config.schema import Settings
 from cbs_lightning.errors import ConfigError, require
 from cbs_lightning.optim.groups import CONDITIONS, KEY, conditions_of
@@ -16,9 +17,8 @@ NEEDS_CLOSURE = "needs several losses per step (a closure); choose one that need
 
 
 def check_optimizer(optimizer: Settings, name: str) -> None:
-    """Raise `ConfigError` for the first invalid setting."""
-    Positive().check("optimizer.lr", optimizer.get("lr"))
-    _check_values("optimizer", optimizer, optimizer["_target_"])
+    """Raise `ConfigError` for the first setting that its class refuses."""
+    _check_numbers("optimizer", optimizer, optimizer["_target_"])
     groups = optimizer.get(KEY, {})
     _check_groups(groups, optimizer["_target_"])
     own = {key: value for key, value in optimizer.items() if key != KEY}
@@ -43,26 +43,6 @@ def check_optimizer(optimizer: Settings, name: str) -> None:
     require(dense, "optimizer", name, "needs sparse gradients; those of nets here are dense")
 
 
-def _check_values(prefix: str, settings: Settings, target: str) -> None:
-    in_range = "must be in [0, 1)"
-    if "momentum" in settings:
-        momentum = settings["momentum"]
-        require(is_fraction(momentum), f"{prefix}.momentum", momentum, in_range)
-    if "betas" in settings:
-        betas = settings["betas"]
-        valid = isinstance(betas, list) and len(betas) == 2 and all(map(is_fraction, betas))
-        require(valid, f"{prefix}.betas", betas, f"two numbers, each {in_range}")
-    for key in ("weight_decay", "eps"):
-        if key in settings:
-            value, allowed = settings[key], "must be a number >= 0"
-            require(is_number(value) and value >= 0, f"{prefix}.{key}", value, allowed)
-    for key in ("fused", "foreach", "amsgrad", "nesterov", "maximize"):
-        value = settings.get(key)
-        valid = value is None or isinstance(value, bool)
-        require(valid, f"{prefix}.{key}", value, "must be true or false")
-    _check_numbers(prefix, settings, target)
-
-
 def _check_numbers(prefix: str, settings: Settings, target: str) -> None:
     """Numeric settings must be numbers, which not every optimizer checks itself."""
     for name, parameter in inspect.signature(get_object(target)).parameters.items():
@@ -84,7 +64,8 @@ def _check_groups(groups: Any, target: str) -> None:
         _check_conditions(prefix, rule)
         if "lr" in rule:
             Positive().check(f"{prefix}.lr", rule["lr"])
-        _check_values(prefix, rule, target)
+        check_optimizer_values(prefix, rule)
+        _check_numbers(prefix, rule, target)
     first, *others = [name for name, rule in groups.items() if not conditions_of(rule)] or [None]
     for name in others:
         reason = f"has no conditions, and neither has {first}, which takes every parameter left"

@@ -33,10 +33,10 @@ def repeated(
     What it does not contain comes from `values`, and so does everything in `overrides`. If it does
     not match the result beside it, a line says so, unless `quiet`.
     """
+    path, stored = read_stored(values["repeat"])
     load_frameworks()  # only where it is needed, since it takes seconds
     from cbs_lightning.config.trust import check_targets
 
-    path, stored = read_stored(values["repeat"])
     check_targets(stored, values["trusted_packages"])
     merged = OmegaConf.create(values)
     stored_names = stored.pop("names")

@@ -20,11 +20,11 @@ from cbs_lightning.config.constraints import (
     PackageNames,
     PathName,
     Positive,
-    Single,
     TextLine,
     Whole,
 )
-from cbs_lightning.errors import ConfigError, UserError, did_you_mean, require
+from cbs_lightning.errors import ConfigError, did_you_mean, require
+from cbs_lightning.models.modes import MODES
 from cbs_lightning.optim.learning_rate import Scaling
 from cbs_lightning.optim.scaling import BatchSizeRules, DecayScaling, ScalingRule
 from cbs_lightning.results.trajectory import RuleName
@@ -123,7 +123,7 @@ class RunConfig:
         int | Literal["auto"] | None, Whole(1, others=(None, AUTO))
     ]
     activation_checkpointing: Annotated[bool, Flag()]
-    compile: Annotated[str | None, Single()]  # torch.compile's mode
+    compile: Annotated[str | None, OneOf((None, *MODES))]  # torch.compile's mode
     seed: Annotated[int, Whole(0, 2**32 - 1)]
     lr_scaling: Annotated[Scaling, OneOf(Scaling)]
     scaling_rule: Annotated[ScalingRule, OneOf(ScalingRule)]
@@ -179,7 +179,7 @@ def read(schema: type[Schema], values: Any, prefix: str = "", **given: Any) -> S
     """The mapping as an object of the schema, whose fields it must have, but those `given` and
     those with a default.
 
-    Raises `UserError` for the first key that is not one, is missing, or has a value it may not.
+    Raises `ConfigError` for the first key that is not one, is missing, or has a value it may not.
     """
     if not isinstance(values, Mapping):
         group = prefix.rstrip(".")
@@ -189,12 +189,10 @@ def read(schema: type[Schema], values: Any, prefix: str = "", **given: Any) -> S
     names = list(known)
     for key in values:
         if key not in names:
-            raise ConfigError(
-                f"{prefix}{key}", values[key], _no_such(f"{prefix}{key}", prefix, names)
-            )
+            raise ConfigError(f"{prefix}{key}", values[key], _no_such(str(key), prefix, names))
     for name in sorted(set(names) - set(values)):
         if known[name].default is MISSING:
-            raise UserError(f"{prefix}{name}: is needed and cannot be removed")
+            raise ConfigError(f"{prefix}{name}", MISSING, "is needed and cannot be removed")
     found = {
         name: _value(hints[name], f"{prefix}{name}", values[name])
         for name in names
@@ -216,8 +214,8 @@ def _value(hint: Any, key: str, value: Any) -> Any:
 
 
 def _no_such(key: str, prefix: str, names: list[str]) -> str:
-    allowed = sorted(prefix + name for name in names)
-    return f"no such key; {did_you_mean(key, allowed)}allowed: {', '.join(allowed)}"
+    meant = did_you_mean(key, names, f"{prefix}{{}}")
+    return f"no such key; {meant}allowed: {', '.join(prefix + name for name in sorted(names))}"
 
 
 def _group(key: str) -> str:

@@ -30,7 +30,9 @@ def read_stored(repeat: Any) -> tuple[Path, Settings]:
         path = path / CONFIG if path.is_dir() else path
         stored = _parsed(_text(path))
     except OSError as error:
-        raise ConfigError("repeat", repeat, f"{path}: {error.strerror}; {ALLOWED}") from error
+        missing = isinstance(error, FileNotFoundError) and Path(repeat).is_dir()
+        reason = f"has no {CONFIG}" if missing else error.strerror
+        raise ConfigError("repeat", repeat, f"{reason}; {ALLOWED}") from error
     except Exception as error:  # whatever garbled text makes yaml and omegaconf raise
         reason = " ".join(str(error).split())
         raise ConfigError("repeat", repeat, f"cannot be read ({reason}); {ALLOWED}") from error

@@ -5,7 +5,7 @@ from typing import Any
 
 from cbs_lightning.config.constraints import Flag, OneOf, Positive, Whole, is_number, one_of
 from cbs_lightning.config.schema import Settings
-from cbs_lightning.errors import ConfigError, did_you_mean, require
+from cbs_lightning.errors import ConfigError, nearest, require
 
 GPUS = {"gpu": ("cuda", "mps"), "cuda": ("cuda",), "mps": ("mps",)}  # what each accelerator needs
 ACCELERATORS = ("auto", "cpu", *GPUS)
@@ -88,8 +88,11 @@ def refusal(key: str) -> str | None:
         return None
     if key in INSTEAD:
         return INSTEAD[key]
-    meant = did_you_mean(key, [*PASSED_ON, *INSTEAD], "trainer.{}")
-    return f"no such key; {meant}{one_of(f'trainer.{each}' for each in PASSED_ON)}"
+    meant = nearest(key, [*PASSED_ON, *INSTEAD])
+    if meant is None:
+        return f"no such key; {one_of(f'trainer.{each}' for each in PASSED_ON)}"
+    allowed = INSTEAD.get(meant) or one_of(f"trainer.{each}" for each in PASSED_ON)
+    return f"no such key; did you mean trainer.{meant}? {allowed}"
 
 
 def steps_must_be_single(trainer: Settings) -> list[str]:

@@ -14,9 +14,7 @@ import torch
 from torch.utils._triton import has_triton
 
 from cbs_lightning.models import Classifier
-
-CUDA_GRAPHS = "reduce-overhead"
-MODES = ("default", CUDA_GRAPHS)
+from cbs_lightning.models.modes import CUDA_GRAPHS
 
 
 def obstacle(mode: str, device: str) -> str | None:

@@ -1,5 +1,6 @@
 """Starts TensorBoard on the studies below a directory, with links to the most useful pages."""
 
+import errno
 import os
 import socket
 import sys
@@ -27,8 +28,7 @@ def main() -> None:
     arguments = parser.parse_args()
     output_dir, port = arguments.output_dir, arguments.port
     check_output_dir(Path(output_dir))
-    if not _is_free(port):
-        reason = "taken, or not a port; try another, such as 6007"
+    if (reason := _refusal(port)) is not None:
         sys.exit(visible(f"error: {option('port', port)}: {reason}"))
     links = [f"{what:<34}http://localhost:{port}/#{page}" for what, page in PAGES.items()]
     print_lines([*links, *_hints(Path(output_dir))])
@@ -51,12 +51,16 @@ def _hints(output_dir: Path) -> list[str]:
     ]
 
 
-def _is_free(port: str) -> bool:
+def _refusal(port: str) -> str | None:
+    """Why the port cannot be used; None if it can."""
+    if not port.isascii() or not port.isdecimal() or int(port) >= 2**16:
+        return "must be a whole number up to 65535"
     try:
         with socket.create_server(("localhost", int(port))):
-            return True
-    except (OSError, ValueError, OverflowError):
-        return False
+            return None
+    except OSError as error:
+        reason = "is taken" if error.errno == errno.EADDRINUSE else error.strerror
+        return f"{reason}; try another, such as {6007 if port != '6007' else 6008}"
 
 
 if __name__ == "__main__":

@@ -355,10 +355,11 @@ def describe(result: Result) -> str:
         found = f"reached {result.threshold:g} after {steps}, SFO {result.sfo:,}"
     else:
         end = result.steps_answered
-        loss = f", loss {result.loss:.3g}" if result.loss is not None else ""
+        how = "budget used up" if result.status is Status.EXHAUSTED else result.status
         sfo = f", SFO {result.sfo_exceeded:,}" if result.status is Status.ABANDONED else ""
-        steps = count_of(end, "step")
-        found = f"{result.status} after {steps}{sfo}{loss} (threshold {result.threshold:g})"
-        if result.rule is RuleName.EPOCH and end < result.steps_per_epoch:
-            found += " before the first epoch ended"
+        early = result.rule is RuleName.EPOCH and end < result.steps_per_epoch
+        before = ", before the first epoch ended" if early else ""
+        loss = f"loss {result.loss:.3g}, " if result.loss is not None else ""
+        found = f"{how} after {count_of(end, 'step')}{sfo}{before}; {loss}"
+        found += f"threshold {result.threshold:g}"
     return f"{found}, {duration(result.seconds)}"

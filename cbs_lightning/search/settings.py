@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any
 
-from cbs_lightning.errors import UserError, require
+from cbs_lightning.errors import UserError, did_you_mean, require
 
 GROUP = "hydra.sweeper"
 SMALLEST = 4  # batch size, unless another is given
@@ -112,7 +112,8 @@ def parse_settings(budget: Any, **settings: Any) -> SearchSettings:
         names = [field.name for field in fields(kind)]
         for key in values:
             allowed = ", ".join(f"{GROUP}.{prefix}{name}" for name in names)
-            reason = f"no such key; allowed: {allowed}"
+            meant = did_you_mean(str(key), names, f"{GROUP}.{prefix}{{}}")
+            reason = f"no such key; {meant}allowed: {allowed}"
             require(key in names, f"{GROUP}.{prefix}{key}", values[key], reason)
     found = SearchSettings(**settings, budget=Budget(**budget))
     found.check()

@@ -56,7 +56,7 @@ class SearchSweep(Sweep):
             for each in self.combinations
             for cell, result in each.answers.items()
         }
-        self._print_start()
+        self._print_start(configs)
         with shown_in_tensorboard(configs) as listeners:
             limit = self._rounds([self._look, *listeners])
         return self._end(limit)
@@ -151,11 +151,12 @@ class SearchSweep(Sweep):
             raise SystemExit(1)
         return list(found.values())
 
-    def _print_start(self) -> None:
+    def _print_start(self, configs: Configs) -> None:
         for each in self.combinations:
             print_line(f"{each.name}: {_range_in_words(each.search)}")
         what = "a search" if len(self.combinations) == 1 else f"{len(self.combinations)} searches"
-        print_start(f"{what}, {self.concurrency}; {self._known_in_words()}", self.concurrency)
+        line = f"{what}, {self.concurrency}; {self._known_in_words()}"
+        print_start(line, configs, self.concurrency)
 
     def _print_round(self, number: int, wanted: Sequence[tuple[Combination, Cell]]) -> None:
         print_line(f"Round {number}, after {self._spent_in_words()}:")

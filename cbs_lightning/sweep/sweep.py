@@ -18,7 +18,7 @@ from cbs_lightning.config.checks import check_all
 from cbs_lightning.config.identity import run_directory
 from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.console import INTERRUPTED, count_of, print_line
-from cbs_lightning.errors import ConfigError, UserError, check_writable, output_errors
+from cbs_lightning.errors import ConfigError, UserError, output_errors
 from cbs_lightning.files import inside
 from cbs_lightning.optim.groups import KEY
 from cbs_lightning.reporting.live_study import LiveStudy
@@ -38,6 +38,7 @@ from cbs_lightning.sweep.slurm import queue as slurm
 from cbs_lightning.sweep.stop_file import StopFile, stop_file_on_signal
 from cbs_lightning.sweep.sweeper import Overrides
 from cbs_lightning.training.build import check_optimizer_fits
+from cbs_lightning.training.loops import loop_line
 from cbs_lightning.training.run import find_data, known_already
 
 NOWHERE = Path(os.devnull) / "board"  # a directory that cannot be
@@ -58,7 +59,7 @@ class Sweep:
     def run(self, configs: Configs) -> list[Result | None]:
         """The results of the jobs, with None for a job that failed."""
         concurrency = self.check(configs)
-        print_start(f"{count_of(len(configs), 'job')}, {concurrency}", concurrency)
+        print_start(f"{count_of(len(configs), 'job')}, {concurrency}", configs, concurrency)
         with shown_in_tensorboard(configs) as listeners:
             found = self.launch(configs, concurrency, listeners)
         report_on(configs, found)
@@ -74,8 +75,6 @@ class Sweep:
         for cfg in data.values():
             find_data(cfg)
         _check_optimizers(configs.values())
-        for output_dir in {cfg.output_dir for cfg in configs.values()}:
-            check_writable(Path(output_dir))
         return concurrency_of(self.config, list(configs.values()))
 
     def launch(
@@ -142,8 +141,10 @@ def _check_optimizers(configs: Iterable[RunConfig]) -> None:
         check_optimizer_fits(cfg, source)
 
 
-def print_start(line: str, concurrency: Concurrency) -> None:
+def print_start(line: str, configs: Configs, concurrency: Concurrency) -> None:
     print_line(line)
+    for loop in dict.fromkeys(filter(None, map(loop_line, configs.values()))):
+        print_line(loop)
     if concurrency.gpus and (different := disagreement()):
         print_line(f"warning: {different}")
 

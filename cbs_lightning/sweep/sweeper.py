@@ -5,6 +5,7 @@ Nothing here may take long to import.
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -17,7 +18,7 @@ from cbs_lightning.config.composition import complete
 from cbs_lightning.config.packages import require_package
 from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.console import count_of, print_line
-from cbs_lightning.errors import UserError
+from cbs_lightning.errors import UserError, check_writable
 from cbs_lightning.sweep.grid import read_grid, read_params, typed
 from cbs_lightning.sweep.job_loader import JobLoader
 
@@ -60,15 +61,22 @@ class JobSweeper(Sweeper):
         rows = [_values(parser.parse_overrides(typed(row))) for row in read_grid(self.grid)]
         return cells(rows, command)
 
-    def configs_of(self, jobs: list[Overrides]) -> dict[Overrides, RunConfig]:
-        """What the jobs are, once the packages of their optimizers are known to be there."""
+    def configs(self, arguments: list[str]) -> dict[Overrides, RunConfig]:
+        """The jobs with their configurations.
+
+        Raises `UserError` if an optimizer's package is missing or a directory cannot be written.
+        """
+        jobs = self.jobs(arguments)
         if len(jobs) >= MANY_JOBS:
             print_line(f"checking {count_of(len(jobs), 'job')}")
         typed = (each.partition("=") for job in jobs for each in job)
         for name in dict.fromkeys(value for key, _, value in typed if key == "optimizer"):
             if (settings := self.config_loader.option("optimizer", name)) is not None:
                 require_package(settings, name)
-        return {job: self.config_of(job) for job in jobs}
+        configs = {job: self.config_of(job) for job in jobs}
+        for output_dir in {cfg.output_dir for cfg in configs.values()}:
+            check_writable(Path(output_dir))
+        return configs
 
     def config_of(self, overrides: Overrides) -> RunConfig:
         return complete(*self.config_loader.load_run_config(self.config, list(overrides)))

@@ -10,8 +10,9 @@ from hydra.utils import instantiate
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from cbs_lightning.config.datamodule import mistake
-from cbs_lightning.config.extensions import EPOCHS, SAMPLES, scheduler_arguments
+from cbs_lightning.config.extensions import scheduler_arguments
 from cbs_lightning.config.identity import OWN
+from cbs_lightning.config.plain_checks import EPOCHS, SAMPLES
 from cbs_lightning.config.schema import AUTO, RunConfig, Settings
 from cbs_lightning.console import print_line
 from cbs_lightning.data import ImageDataModule

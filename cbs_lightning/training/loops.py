@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from hydra.utils import get_object
 
+from cbs_lightning.config.composition import OWN_MODELS
 from cbs_lightning.config.extensions import loop_obstacles
 from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.data import ImageDataModule
@@ -35,13 +36,23 @@ def reasons_for_general_loop(cfg: RunConfig) -> list[str]:
     """What the fast loop would leave out, in words; empty if the run can use it."""
     model = get_object(cfg.model["_target_"])
     if not issubclass(model, Classifier):
-        return [f"{model.__name__} is not one of this project's classifiers"]
+        return [f"{model.__name__} is no Classifier"]
     hooks = [] if model.hooks_per_chunk else overridden(model, Classifier, STEP_HOOKS)
     reasons = [f"{model.__name__} overrides {', '.join(hooks)}"] if hooks else []
     data = get_object(cfg.data["_target_"])
     if hooks := overridden(data, ImageDataModule, BATCH_HOOKS):
         reasons.append(f"{data.__name__} overrides {', '.join(hooks)}")
     return reasons + loop_obstacles(cfg)
+
+
+def loop_line(cfg: RunConfig) -> str | None:
+    """What to print of a run that does not use the fast loop."""
+    reasons, target = reasons_for_general_loop(cfg), str(cfg.model["_target_"])
+    if not is_classifier(cfg):
+        whose = "" if target.startswith(OWN_MODELS) else "your module "
+        return f"{whose}{target.rpartition('.')[2]} runs in Lightning's own loop"
+    how = "runs in Lightning's own loop, one step per call"
+    return f"{how}: {'; '.join(reasons)}" if reasons else None
 
 
 def is_classifier(cfg: RunConfig) -> bool:

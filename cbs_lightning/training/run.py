@@ -6,8 +6,8 @@ from pathlib import Path
 
 from cbs_lightning.callbacks import ALONE, Job
 from cbs_lightning.config.checks import check, device_type
-from cbs_lightning.config.extensions import EPOCHS, SAMPLES
 from cbs_lightning.config.identity import config_hash, run_directory, run_title
+from cbs_lightning.config.plain_checks import EPOCHS, SAMPLES
 from cbs_lightning.config.same_computation import computation_hash, runs_of_same_computation
 from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.console import print_line
@@ -58,7 +58,7 @@ def run(cfg: RunConfig, job: Job = ALONE) -> Result:
         >>> outputs = tempfile.mkdtemp()
         >>> cfg = compose(["batch_size=32", "stop.max_steps=2", f"output_dir={outputs}"])
         >>> run(cfg).steps_run  # doctest: +ELLIPSIS
-        adam b=32: exhausted after 2 steps, ...
+        adam b=32: budget used up after 2 steps, ...
         2
     """
     source = check_run(cfg)
@@ -87,7 +87,8 @@ def _answer(cfg: RunConfig, source: Source, request: Request, job: Job) -> Resul
     if stored is not None and known is not None:
         store.publish(directory, known)
         _make_probes(cfg, request, job)
-        return _finished_already(cfg, request, replace(stored, result=known), job)
+        anew = known != stored.result
+        return _finished_already(cfg, request, replace(stored, result=known), job, anew=anew)
     if (copied := _copy_losses(cfg, source, request, stored, job)) is not None:
         return copied
     with job.gpu(device_type(cfg.trainer["accelerator"])) as gpu:
@@ -281,11 +282,16 @@ def _read_stored(cfg: RunConfig, *, recover: bool = False) -> Run | None:
     return stored
 
 
-def _finished_already(cfg: RunConfig, request: Request, found: Run, job: Job) -> Result:
+def _finished_already(
+    cfg: RunConfig, request: Request, found: Run, job: Job, *, anew: bool = False
+) -> Result:
+    """Report a result without training; `anew`: it was read off the stored losses just now."""
     result, title = found.result, job.title(run_title(cfg))
     job.finished(result, already=True)
     where = "" if job.in_sweep else f"; {run_directory(cfg)}"
-    print_line(f"{title}: {describe(result)}, already finished{where}")
+    cut_off = result.ended in UNFINISHED
+    how = "answered from the stored losses" if anew or cut_off else "already finished"
+    print_line(f"{title}: {describe(result)}, {how}{where}")
     print_warnings(title, warnings_before(cfg, request, Extent.of(result)))
     print_warnings(title, warnings_after(request, found.trajectory))
     _print_prediction(cfg, job)

@@ -34,7 +34,7 @@ from cbs_lightning.training.build import build_model, rate_schedule, schedule_li
 from cbs_lightning.training.checks import RefuseCallbacks, is_missing_scheduler
 from cbs_lightning.training.choices import Choices, choose
 from cbs_lightning.training.interrupted import Interrupted
-from cbs_lightning.training.loops import reasons_for_general_loop
+from cbs_lightning.training.loops import loop_line, reasons_for_general_loop
 from cbs_lightning.training.outcome import Outcome, blank_result, write_config
 from cbs_lightning.training.probes import probes_of, weights_keeper
 from cbs_lightning.training.resources.allocator import freed_memory_kept
@@ -77,7 +77,7 @@ def train(
             save_last=cfg.checkpoint.keep or source.has_test, stepwise=bool(general),
         )  # fmt: skip
         title = job.title(run_title(cfg))
-        _print_start(cfg, source, title, checkpoint, stored, general)
+        _print_start(cfg, source, job, checkpoint, stored)
         print_warnings(title, warnings_before(cfg, request, source.extent))
         ended = _train(cfg, source, choices, outcome, watch, checkpoint, gpu)
     with held_back():
@@ -271,11 +271,11 @@ def _failures_recorded(cfg: RunConfig, outcome: Outcome, signals: StopOnSignal) 
 def _print_start(
     cfg: RunConfig,
     source: Source,
-    title: str,
+    job: Job,
     checkpoint: Checkpoint | None,
     stored: Run | None,
-    general: list[str],
 ) -> None:
+    title = job.title(run_title(cfg))
     finished = stored is not None and stored.result.ended not in UNFINISHED
     why = "the stored losses end before an answer; " if finished else ""
     if checkpoint is not None:
@@ -285,8 +285,8 @@ def _print_start(
         print_line(f"{title}: {why}there is no checkpoint{advice}, so training starts again")
     if settings := _settings_in_words(cfg, source.extent.size):
         print_line(f"{title}: {settings}")
-    if general:
-        print_line(f"{title}: general loop, one step per call: {'; '.join(general)}")
+    if not job.in_sweep and (line := loop_line(cfg)):  # a sweep says it once
+        print_line(f"{title}: {line}")
     if limits := source.limits_of_restart:
         print_line(f"{title}: {limits}")
 

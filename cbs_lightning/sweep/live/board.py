@@ -1,6 +1,7 @@
 """A sweep's board: every job reports its progress in a file that any process can read."""
 
 import json
+import math
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -47,6 +48,24 @@ class JobState:
     def seconds(self) -> float:
         """Seconds from the start of the job to its latest report."""
         return self.updated - self.began if self.began is not None else 0.0
+
+    @property
+    def seconds_per_step(self) -> float | None:
+        """The speed of a running job, which is what the rest of its budget was estimated with."""
+        if self.seconds_left is None or not self.steps_per_epoch:
+            return None
+        steps_left = (self.max_steps or 0) - self.steps
+        return self.seconds_left / steps_left if steps_left > 0 else None
+
+    @property
+    def share(self) -> float:
+        """How far the loss has come from the first one to the threshold, on a log scale."""
+        first, loss = self.first_loss, self.loss
+        if self.status is Status.REACHED or (loss is not None and loss <= self.threshold):
+            return 1.0
+        if first is None or loss is None or not self.threshold < loss < first < math.inf:
+            return 0.0
+        return math.log(first / loss) / math.log(first / self.threshold)
 
 
 class Board:

@@ -1,6 +1,5 @@
 """A sweep in a terminal: one table of its jobs, redrawn as they progress."""
 
-import math
 import sys
 import time
 from collections import Counter
@@ -18,7 +17,6 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from cbs_lightning.console import count_of, duration, epoch_of, visible
-from cbs_lightning.results.result import Status
 from cbs_lightning.sweep.live.board import Board, JobState, Phase
 from cbs_lightning.sweep.live.time_left import TimeLeft, time_left
 
@@ -163,19 +161,9 @@ def _way(job: JobState) -> tuple[str, RenderableType, str]:
         return "", "", ""
     epoch = epoch_of(job.steps, job.max_steps, job.steps_per_epoch).removeprefix("epoch ")
     style = _style(job)
-    renderable = ProgressBar(1, bar_share(job), complete_style=style, finished_style=style)
+    renderable = ProgressBar(1, job.share, complete_style=style, finished_style=style)
     loss = f"{job.loss:.3g}" if job.loss is not None else UNKNOWN
     return epoch, renderable, f"{loss:>7} → {job.threshold:g}"
-
-
-def bar_share(job: JobState) -> float:
-    """How far the loss has come from the first one to the threshold, on a log scale."""
-    first, loss = job.first_loss, job.loss
-    if job.status is Status.REACHED or (loss is not None and loss <= job.threshold):
-        return 1.0
-    if first is None or loss is None or not job.threshold < loss < first < math.inf:
-        return 0.0
-    return math.log(first / loss) / math.log(first / job.threshold)
 
 
 def _state(job: JobState, times_left: Mapping[int, TimeLeft]) -> str:
