@@ -69,7 +69,7 @@ class JobLoader(ConfigLoader):
         options = tuple(str(each.input_line) for each in overrides if each.key_or_group in groups)
         if options not in self._composed:
             whole = self._loader.load_sweep_config(master, list(options))
-            of_run = OmegaConf.masked_copy(whole, [key for key in whole if key != "hydra"])
+            of_run = OmegaConf.masked_copy(whole, [str(key) for key in whole if key != "hydra"])
             OmegaConf.set_struct(of_run, True)
             self._composed[options] = Composed(options, whole, of_run)
         return self._composed[options]
