@@ -10,7 +10,6 @@ from matplotlib.text import Annotation, Text
 from cbs_lightning.analysis.study import Study, read
 from cbs_lightning.reporting.colors import COLORS, FAMILIES, colors_of, family_of, marks_of
 from cbs_lightning.reporting.figures.by_batch_size import MOST_TOGETHER, draw
-from cbs_lightning.reporting.figures.by_threshold import draw_by_threshold
 from cbs_lightning.reporting.figures.style import (
     PLOT_HEIGHT,
     STYLE,
@@ -19,6 +18,7 @@ from cbs_lightning.reporting.figures.style import (
     key,
     write_figure,
 )
+from cbs_lightning.reporting.figures.write import _add_to_title, figures_of, left_out
 from tests.optimizers import OPTIMIZERS
 from tests.studies import make_run
 
@@ -163,13 +163,97 @@ def test_a_legend_has_as_many_columns_as_have_room():
         assert legend.get_window_extent().x1 <= figure.bbox.x1
 
 
-def test_b_star_against_the_threshold_has_a_panel_per_family(many):
-    figure = draw_by_threshold("many", many.across)
-    panels = {axes.get_title(loc="left"): axes for axes in figure.axes if axes.lines}
-    assert list(panels) == [*FAMILIES, "Others"]
-    for family, axes in panels.items():
-        names = [text.get_text() for text in axes.get_legend().get_texts()]
-        own = [one.variant for one in many.across if family_of(one.optimizer) == family]
-        assert names == own
-        low, high = axes.get_xlim()
-        assert low > high  # stricter to the right
+@pytest.fixture(scope="module")
+def rates(tmp_path_factory) -> Study:
+    """Twenty learning rates of one optimizer, of which the largest three never reach it."""
+    directory = tmp_path_factory.mktemp("studies") / "rates"
+    for number in range(20):
+        variant = f"adam lr={1e-5 * 2**number:.3g} scaling_rule=half_life"
+        for size in (4, 64):
+            epochs = 3 + abs(number - 9)
+            make_run(directory, "adam", size, epochs, variant=variant, reached=number < 17)
+    study, _ = read(directory)
+    assert study is not None
+    return study
+
+
+def test_many_variants_of_one_optimizer_stay_readable(rates, tmp_path):
+    figure = draw("rates", rates.curves, "sfo")
+    write_figure(figure, tmp_path / "sfo", ("png",))
+    (axes,) = [axes for axes in figure.axes if axes.lines]
+    labels = [text for text in axes.texts if isinstance(text, Annotation)]
+    names = [text.get_text() for text in labels]
+    assert sorted(names) == sorted(f"adam lr={1e-5 * 2**number:.3g}" for number in range(20))
+    assert "all with scaling_rule=half_life" in figure.get_suptitle()
+    assert len({text.get_color() for text in labels}) == 20
+    panel = axes.get_window_extent()
+    boxes = sorted((Text.get_window_extent(text) for text in labels), key=lambda box: box.y0)
+    assert all(below.y1 <= above.y0 + 1 for below, above in pairwise(boxes))
+    assert boxes[0].y0 >= panel.y0 - 1 and boxes[-1].y1 <= panel.y1 + 1
+    assert all(panel.x0 < box.x0 and box.x1 <= panel.x1 + 1 for box in boxes)
+
+
+def test_colours_of_many_variants_are_in_the_order_of_their_numbers():
+    names = [f"adam lr={rate}" for rate in ("1e-05", "0.0001", "0.02", "0.3", "1", "5", "20", "90")]
+    alone = colors_of((name, "adam") for name in reversed(names))
+    lightness = [sum(bytes.fromhex(alone[name][1:])) for name in names]
+    assert lightness == sorted(lightness) and len({*alone.values()}) == len(names)
+    beside = colors_of([("sgd", "sgd"), *((name, "adam") for name in names)])
+    assert beside["sgd"] == COLORS["sgd"] and len({*beside.values()}) == len(names) + 1
+    few = colors_of([("sgd", "sgd"), *((name, "adam") for name in names[:4])])
+    assert {*few.values()} == {COLORS["sgd"], COLORS["adam"]}
+
+
+@pytest.fixture(scope="module")
+def close(tmp_path_factory) -> Study:
+    """Ten optimizers at one batch size: close medians, wide ranges, some never reach it."""
+    directory = tmp_path_factory.mktemp("studies") / "close"
+    for number, optimizer in enumerate(OPTIMIZERS[:10]):
+        for seed, epochs in enumerate((2, 8, 8 + number % 2, 9, 30)):
+            make_run(directory, optimizer, 100, epochs, seed=seed, reached=number % 4 > 0)
+    study, _ = read(directory)
+    assert study is not None
+    return study
+
+
+def test_what_never_reached_the_threshold_is_named(close):
+    figure = draw("close", close.curves, "sfo")
+    names = {text.get_text() for axes in figure.axes for text in axes.texts}
+    assert names == set(OPTIMIZERS[:10])
+
+
+@pytest.mark.parametrize("name", ["sfo", "seconds"])
+def test_ranges_are_inside_and_there_are_several_ticks(close, name):
+    figure = draw("close", close.curves, name)
+    for axes in (axes for axes in figure.axes if axes.lines):
+        low, high = axes.get_ylim()
+        ends = [y for lines in axes.collections for path in lines.get_paths()
+                for _, y in path.vertices]  # fmt: skip
+        assert all(low < y < high for y in ends)
+        ticks = [tick for tick in axes.get_yticks() if low <= tick <= high]
+        assert len(ticks) >= 2
+
+
+def test_conditions_are_told_above_all_panels(many):
+    figure = draw("many", many.curves, "sfo")
+    first = figure.axes[0].get_title(loc="left")
+    _add_to_title(figure, "on two machines")
+    assert figure.get_suptitle().endswith("on two machines")
+    assert figure.axes[0].get_title(loc="left") == first
+
+
+def test_figures_in_one_pair_of_axes_are_left_out_with_many_curves(rates, rules):
+    names = [name for name, _ in figures_of(rates)]
+    assert "sfo" in names and not {"tradeoff", "critical_batch"} & {*names}
+    line = left_out(rates)
+    assert "tradeoff and critical_batch are left out with more than 9 curves" in line
+    assert "VARIANTS=" in line or "--variants=" in line
+    assert left_out(rules) == ""
+
+
+def test_few_curves_have_bands_and_several_have_none(rules):
+    for count, bands in ((2, True), (4, False)):
+        figure = draw("rules", rules.curves[:count], "sfo")
+        labels = [text.get_text() for each in figure.legends for text in each.get_texts()]
+        assert ("curve: 90 % band" in labels) is bands
+        assert bool(figure.axes[0].collections) or not bands

@@ -1,7 +1,6 @@
 """Measured curves: steps and SFO against batch size, one curve per variant."""
 
 import math
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -212,12 +211,6 @@ def curves(results: Iterable[Result]) -> list[Curve]:
         first = runs[0]
         found.append(Curve(first.variant, first.optimizer, first.threshold, first.rule, points))
     return found
-
-
-def short_names(curves: list[Curve]) -> dict[str, str]:
-    """By variant; an optimizer's name will do for its only curve."""
-    count = Counter(curve.optimizer for curve in curves)
-    return {c.variant: c.optimizer if count[c.optimizer] == 1 else c.variant for c in curves}
 
 
 def _distinct(runs: Iterable[Result]) -> list[Result]:

@@ -1,10 +1,13 @@
 """A colour for each optimizer, similar within a family; marks distinguish its variants.
 
-A study of one optimizer has a colour for each variant.
+A study of one optimizer has a colour for each variant, and many variants of one optimizer are in
+order from dark to light.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import count, cycle
+
+from cbs_lightning.analysis.names import in_order
 
 # A hue per family. The first of the large ones are Okabe and Ito's, which the colour-blind can
 # tell apart.
@@ -35,6 +38,11 @@ OTHERS = "Others"
 COLORS = {name: color for family in FAMILIES.values() for name, color in family.items()}
 OTHER_COLORS = ("#882255", "#44AA99", "#332288", "#999933", "#AA4499", "#661100")  # Paul Tol's
 UNLIKE = [next(iter(family.values())) for family in FAMILIES.values()]
+MOST_ALIKE = 4  # variants of one optimizer that share its colour, beside other optimizers
+SEQUENCE = (  # viridis without its lightest part
+    "#440154", "#472D7B", "#3B528B", "#2C728E", "#21918C", "#28AE80", "#5EC962", "#ADDC30",
+)  # fmt: skip
+DARKEST, LIGHTEST = 0.35, 0.55  # of an optimizer's colour and black; of it and white
 
 
 def color_of(optimizer: str) -> str:
@@ -46,16 +54,42 @@ def colors_of(variants: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Colours by variant, given pairs of variant and optimizer.
 
     Optimizers without a colour of their own take the other colours in turn. The variants of a
-    single optimizer take its colour and others unlike it.
+    single optimizer take its colour and others unlike it while there are any, else those of a
+    scale. Beside other optimizers many variants of one take shades of its colour.
     """
     optimizers = dict(variants)
     distinct = set(optimizers.values())
     if len(distinct) == 1:
         unlike = dict.fromkeys([*map(color_of, distinct), *UNLIKE])
-        return dict(zip(optimizers, cycle(unlike), strict=False))
+        if len(optimizers) > len(unlike):
+            return _scale(SEQUENCE, list(optimizers))
+        return dict(zip(optimizers, unlike, strict=False))
     others = sorted(distinct - COLORS.keys())
     own = COLORS | dict(zip(others, cycle(OTHER_COLORS), strict=False))
-    return {variant: own[optimizer] for variant, optimizer in optimizers.items()}
+    found = {variant: own[optimizer] for variant, optimizer in optimizers.items()}
+    for optimizer in distinct:
+        alike = [variant for variant, its in optimizers.items() if its == optimizer]
+        if len(alike) > MOST_ALIKE:
+            dark = _mixed("#000000", own[optimizer], DARKEST)
+            light = _mixed(own[optimizer], "#FFFFFF", LIGHTEST)
+            found |= _scale((dark, own[optimizer], light), alike)
+    return found
+
+
+def _scale(colors: Sequence[str], variants: list[str]) -> dict[str, str]:
+    """Colours between those given for at least two variants, in the order of their numbers."""
+    found = {}
+    for number, variant in enumerate(in_order(variants)):
+        place = number / (len(variants) - 1) * (len(colors) - 1)
+        lower = min(int(place), len(colors) - 2)
+        found[variant] = _mixed(colors[lower], colors[lower + 1], place - lower)
+    return found
+
+
+def _mixed(one: str, other: str, share: float) -> str:
+    """The colour that is this share of the way from one to the other."""
+    pairs = zip(bytes.fromhex(one[1:]), bytes.fromhex(other[1:]), strict=True)
+    return "#" + "".join(f"{round(a + (b - a) * share):02X}" for a, b in pairs)
 
 
 def family_of(optimizer: str) -> str:

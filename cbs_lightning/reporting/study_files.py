@@ -8,7 +8,7 @@ from cbs_lightning.analysis.recommendation import Recommendation
 from cbs_lightning.analysis.study import USUAL, Question, Study, read
 from cbs_lightning.errors import PartlyDoneError
 from cbs_lightning.files import LinkError, inside, remove_scratch
-from cbs_lightning.reporting.figures.write import write_figures
+from cbs_lightning.reporting.figures.write import left_out, write_figures
 from cbs_lightning.reporting.recommendation_file import write_recommendations
 from cbs_lightning.reporting.summary_file import write_summary
 from cbs_lightning.reporting.tables import write_tables
@@ -74,7 +74,9 @@ def _write_figures(study: Study, images: dict[str, bytes]) -> str:
     """Fills in `images`, the PNG files by name."""
     pictures = write_figures(study)
     images |= {path.stem: path.read_bytes() for path in pictures[1:] if path.suffix == ".png"}
-    return f"  Figures: {' '.join(map(str, pictures[:1]))}, and each as PNG and PDF beside it"
+    line = f"  Figures: {' '.join(map(str, pictures[:1]))}, and each as PNG and PDF beside it"
+    more = left_out(study)
+    return f"{line}; {more}" if more else line
 
 
 def _write_tables(study: Study) -> str:

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from cbs_lightning.analysis.curves import BatchSizePoint, Curve, short_names
+from cbs_lightning.analysis.curves import BatchSizePoint, Curve
+from cbs_lightning.analysis.names import shared_settings, short_names
 from cbs_lightning.analysis.recommendation import (
     LEVEL,
     Recommendation,
@@ -36,8 +37,10 @@ def answer_table(study: Study) -> tuple[list[str], dict[str, list[str]]]:
 def write_variants_table(directory: Path, study: Study) -> Path:
     """Write both tables to a directory that is there."""
     columns, rows = answer_table(study)
-    tables = [markdown_table(columns, list(rows.values())), markdown_table(*_sfo_table(study))]
-    write_atomically(directory / NAME, "\n".join(tables).encode())
+    parts = [markdown_table(columns, list(rows.values())), markdown_table(*_sfo_table(study))]
+    if shared := shared_settings(study.curves):
+        parts.insert(0, f"{markdown(shared)}\n")
+    write_atomically(directory / NAME, "\n".join(parts).encode())
     return directory / NAME
 
 

@@ -66,6 +66,7 @@ ARROW = Path(
     [Path.MOVETO, Path.LINETO, Path.MOVETO, Path.LINETO, Path.MOVETO, Path.LINETO, Path.LINETO],
 )
 MOST_TOGETHER = 9  # curves in one pair of axes
+MOST_SHADED = 3  # of them with bands and ranges shaded
 LEGEND_WIDTH = 62  # characters
 ABANDONED: dict[str, Any] = {"marker": ARROW, "ms": 16, "mew": 1.0, "mfc": "none"}
 
@@ -100,10 +101,12 @@ def draw(
         set_batch_sizes(axes, sizes)
         _set_values(axes, study_curves, quantity)
         for curve in study_curves:
-            _draw_curve(axes, curve, quantity, markers[curve.variant], colors[curve.variant])
+            look = {"marker": markers[curve.variant], "color": colors[curve.variant]}
+            _draw_curve(axes, curve, quantity, look, shaded=_are_shaded(study_curves))
             _draw_abandoned(axes, curve, quantity, colors[curve.variant])
         _draw_unreached(axes, study_curves, colors)
-        shade_ranges(axes, cheap, colors)
+        if _are_shaded(study_curves):
+            shade_ranges(axes, cheap, colors)
         first = study_curves[0] if study_curves else None
         axes.set_ylabel(quantity.title + (f" to loss ≤ {first.threshold:g}" if first else ""))
         axes.set_title(_title(study, study_curves), loc="left")
@@ -129,12 +132,20 @@ def _runs(study_curves: list[Curve]) -> list[Result]:
     return [run for curve in study_curves for point in curve.points for run in point.runs]
 
 
-def _draw_curve(axes: Axes, curve: Curve, quantity: Quantity, marker: str, color: str) -> None:
-    value = quantity.value
+def _are_shaded(study_curves: list[Curve]) -> bool:
+    """Whether there are few enough curves for their bands to be told apart."""
+    return len(study_curves) <= MOST_SHADED
+
+
+def _draw_curve(
+    axes: Axes, curve: Curve, quantity: Quantity, look: dict[str, str], *, shaded: bool
+) -> None:
+    value, color, marker = quantity.value, look["color"], look["marker"]
     reached = [(point, found) for point in curve.points if (found := value(point)) is not None]
     if not reached:
         return
-    fitted = quantity.per_step is not None and _draw_fit(axes, curve, quantity.per_step, color)
+    per_step = quantity.per_step
+    fitted = per_step is not None and _draw_fit(axes, curve, per_step, color, shaded=shaded)
     axes.plot(
         [point.batch_size for point, _ in reached],
         [found for _, found in reached],
@@ -151,10 +162,10 @@ def _draw_curve(axes: Axes, curve: Curve, quantity: Quantity, marker: str, color
     marked = quantity.marked(curve)
     if marked is None or (lowest := value(marked)) is None:
         return
-    if quantity.per_step is not None and marked.sfo is not None:
+    if per_step is not None and marked.sfo is not None:
         asked = np.array([point.batch_size for point in curve.points], float)
         sizes = np.minimum(asked, curve.data_size)
-        scaling = marked.sfo / sizes * quantity.per_step(sizes)
+        scaling = marked.sfo / sizes * per_step(sizes)
         axes.plot(asked, scaling, color=color, lw=0.8, ls=DASHED, alpha=0.8, zorder=1)
     axes.plot(
         marked.batch_size,
@@ -185,8 +196,11 @@ def _draw_seeds(
     axes.scatter(places, [each for own in values for each in own], s=14, marker="_", **look)
 
 
-def _draw_fit(axes: Axes, curve: Curve, per_step: Callable[[Floats], Floats], color: str) -> bool:
-    """Draw the curve with its two bands, and b* with its interval; False if there is none."""
+def _draw_fit(
+    axes: Axes, curve: Curve, per_step: Callable[[Floats], Floats], color: str, *, shaded: bool
+) -> bool:
+    """Draw the curve, if shaded with its two bands, and b* with its interval; False if there is
+    none."""
     if not curve.is_fitted:
         return False
     comparison = curve.comparison
@@ -194,8 +208,9 @@ def _draw_fit(axes: Axes, curve: Curve, per_step: Callable[[Floats], Floats], co
     grid = np.geomspace(min(asked), max(asked), 200)
     sizes = np.minimum(grid, curve.data_size)  # as they were: at most the whole data set
     axes.plot(grid, comparison.steps(sizes) * per_step(sizes), color=color, lw=1.0, zorder=2.5)
-    bands = (comparison.prediction_band(sizes, LEVEL), comparison.band(sizes, LEVEL))
-    for band, alpha in zip(bands, (PREDICTION_ALPHA, BAND_ALPHA), strict=True):
+    bands = {comparison.prediction_band: PREDICTION_ALPHA, comparison.band: BAND_ALPHA}
+    for band_of, alpha in bands.items() if shaded else ():
+        band = band_of(sizes, LEVEL)
         assert band is not None
         low, high = (np.minimum(edge, 1e300) * per_step(sizes) for edge in band)
         axes.fill_between(grid, low, high, color=color, alpha=alpha, lw=0, zorder=1.5)
@@ -311,7 +326,7 @@ def _keys(study_curves: list[Curve], quantity: Quantity) -> list[Line2D | Patch]
         handles.append(key("median and range of runs", marker="|", ms=8, ls="none", mew=0.9))
     if fitted and any(curve.best for curve in study_curves):
         handles.append(key("perfect scaling", lw=0.8, ls=DASHED))
-    if fitted and any(curve.is_fitted for curve in study_curves):
+    if fitted and any(curve.is_fitted for curve in study_curves) and _are_shaded(study_curves):
         band = f"{percent(LEVEL)} band for the curve"
         handles.append(Patch(facecolor=GRAY, alpha=2 * BAND_ALPHA, label=band))
         further = f"{percent(LEVEL)} band for a new run"

@@ -12,13 +12,9 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from cbs_lightning.analysis.recommendation import LEVEL, percent
 from cbs_lightning.analysis.thresholds import AcrossThresholds
-from cbs_lightning.reporting.colors import FAMILIES, OTHERS, colors_of, family_of
-from cbs_lightning.reporting.figures.by_batch_size import MOST_TOGETHER
-from cbs_lightning.reporting.figures.by_family import COLUMNS
+from cbs_lightning.reporting.colors import colors_of
 from cbs_lightning.reporting.figures.style import (
     DASHED,
-    FULL_WIDTH,
-    GRAY,
     HOLLOW,
     PLOT_HEIGHT,
     STYLE,
@@ -32,7 +28,6 @@ from cbs_lightning.reporting.figures.style import (
 from cbs_lightning.results.result import seeds_in_words
 
 THRESHOLD, CRITICAL = "Loss threshold (stricter to the right)", "Critical batch size b*"
-FAMILY_HEIGHT = 2.2  # inches
 RANGE_MARGIN = 1.1  # by which a range is drawn beyond its batch sizes, to be seen if it is one
 SPREAD = 0.015  # of the axis between variants, so that their intervals can be told apart
 
@@ -43,8 +38,6 @@ def draw_by_threshold(study: str, variants: list[AcrossThresholds]) -> Figure | 
     if len(thresholds) < 2:
         return None
     with mpl.rc_context(STYLE):
-        if len(variants) > MOST_TOGETHER:
-            return _draw_families(study, variants, thresholds)
         figure = Figure((WIDTH, PLOT_HEIGHT), layout="constrained")
         axes = figure.add_subplot()
         _set_axes(axes, variants, thresholds)
@@ -54,33 +47,6 @@ def draw_by_threshold(study: str, variants: list[AcrossThresholds]) -> Figure | 
         axes.set_ylabel(CRITICAL)
         axes.set_title(_title(study, variants), loc="left")
         add_legend(figure, (names, 3), (_keys(variants), 2))
-    return figure
-
-
-def _draw_families(study: str, variants: list[AcrossThresholds], thresholds: list[float]) -> Figure:
-    """A panel per family of optimizers, each with the names of its own."""
-    families: dict[str, list[AcrossThresholds]] = {}
-    for variant in variants:
-        families.setdefault(family_of(variant.optimizer), []).append(variant)
-    shown = [name for name in (*FAMILIES, OTHERS) if name in families]
-    columns = min(COLUMNS, len(shown))
-    rows = math.ceil(len(shown) / columns)
-    figure = Figure((FULL_WIDTH, FAMILY_HEIGHT * rows), layout="constrained")
-    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    _set_axes(panels[0, 0], variants, thresholds)
-    for axes, family in zip(panels.flat, shown, strict=False):
-        names = _draw_variants(axes, families[family], thresholds)
-        axes.set_title(family, loc="left", color=GRAY)
-        axes.legend(handles=names, fontsize=5, loc="upper left", frameon=False, borderpad=0)
-    for axes in list(panels.flat)[len(shown) :]:
-        axes.set_axis_off()
-    for axes in list(panels.flat)[max(0, len(shown) - columns) : len(shown)]:
-        axes.set_xlabel("Loss threshold")
-        axes.tick_params(labelbottom=True)
-    panels[0, 0].invert_xaxis()
-    figure.suptitle(_title(study, variants), x=0.02, ha="left", fontsize=8)
-    figure.supylabel(CRITICAL, fontsize=8)
-    add_legend(figure, (_keys(variants), 2))
     return figure
 
 

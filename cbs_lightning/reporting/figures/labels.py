@@ -15,6 +15,7 @@ MARGIN = 1.2  # around a mark
 DISTANCES = (5.0, 8.0, 12.0)
 DIRECTIONS = tuple(np.deg2rad((45, 0, -45, 135, 180, -135, 90, -90)))
 OUTSIDE = 2.0  # how far a label may lie beyond the axes
+END_SIZE, BESIDE = 6, 0.04  # points; of the axes' width, from a curve's end to its name
 
 Box = tuple[float, float, float, float]  # left, bottom, right, top
 
@@ -24,7 +25,17 @@ class Label:
     text: str
     place: tuple[float, float]  # of its point, in data
     color: str
-    short: str = ""  # in its stead where there is no room; "": nothing
+
+
+@dataclass(frozen=True)
+class End:
+    """Where a curve ends: at a value or, above all values, at a height of the axes."""
+
+    text: str
+    color: str
+    size: float  # on the x axis
+    value: float | None = None
+    height: float = 1.0
 
 
 def add_labels(figure: Figure, labels: Mapping[Axes, Sequence[Label]]) -> None:
@@ -34,16 +45,58 @@ def add_labels(figure: Figure, labels: Mapping[Axes, Sequence[Label]]) -> None:
         points, lines = _drawn(axes)
         taken: list[Box] = []
         for label in wanted:
-            for text in filter(None, (label.text, label.short)):
-                offset = _offset(axes, text, label.place, points, lines, taken)
-                if offset is not None:
-                    _annotate(axes, text, label, offset)
-                    break
+            offset = _offset(axes, label.text, label.place, points, lines, taken)
+            if offset is not None:
+                _annotate(axes, label, offset)
 
 
-def _annotate(axes: Axes, text: str, label: Label, offset: tuple[float, float]) -> None:
+def write_beside(axes: Axes, ends: Sequence[End], height: float) -> None:
+    """Write names to the right of all ends, moved apart to this height in inches each; the figure
+    is laid out."""
+    if not ends:
+        return
+    to_share = axes.transData + axes.transAxes.inverted()
+    places = []
+    for end in ends:
+        x, y = to_share.transform((end.size, end.value if end.value is not None else 1.0))
+        places.append((float(y) if end.value is not None else end.height, float(x), end))
+    places.sort(key=lambda place: place[:2])
+    left = max(x for _, x, _ in places) + BESIDE
+    gap = height * axes.figure.dpi / axes.get_window_extent().height
+    for wanted, (y, x, end) in zip(spread([y for y, *_ in places], gap), places, strict=True):
+        line = {"arrowstyle": "-", "color": end.color, "lw": 0.4, "alpha": 0.6, "relpos": (0, 0.5)}
+        axes.annotate(
+            end.text,
+            xy=(x, y),
+            xytext=(left, wanted),
+            xycoords="axes fraction",
+            textcoords="axes fraction",
+            fontsize=END_SIZE,
+            color=end.color,
+            va="center",
+            arrowprops=line,
+        ).set_in_layout(False)
+
+
+def spread(wanted: Sequence[float], gap: float) -> list[float]:
+    """Heights at least `gap` apart within [0, 1], close to those wanted, which are sorted.
+
+    >>> [round(height, 2) for height in spread([0.1, 0.5, 0.5, 1.0], gap=0.2)]
+    [0.1, 0.5, 0.7, 0.9]
+    """
+    found: list[float] = []
+    for height in wanted:
+        found.append(max(height, found[-1] + gap if found else gap / 2))
+    highest = 1 - gap / 2
+    for number in reversed(range(len(found))):
+        found[number] = min(found[number], highest)
+        highest = found[number] - gap
+    return found
+
+
+def _annotate(axes: Axes, label: Label, offset: tuple[float, float]) -> None:
     axes.annotate(
-        text,
+        label.text,
         label.place,
         xytext=offset,
         textcoords="offset points",

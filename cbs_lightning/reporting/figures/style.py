@@ -142,10 +142,16 @@ def draw_band(axes: Axes, height: float) -> None:
 
 
 def draw_unreached(
-    axes: Axes, sizes: list[int], row: int, color: str, label: str = "", fontsize: float = 5
+    axes: Axes,
+    sizes: list[int],
+    row: int,
+    color: str,
+    label: str = "",
+    fontsize: float = 5,
+    row_height: float = UNREACHED_ROW,
 ) -> None:
     """Crosses in a row of that band, at batch sizes that did not reach the threshold."""
-    height = 1 - UNREACHED_ROW * (row + 0.6)
+    height = 1 - row_height * (row + 0.6)
     if label:
         look: dict[str, Any] = {"fontsize": fontsize, "color": color, "transform": axes.transAxes}
         axes.text(1.01, height, label, va="center", **look)

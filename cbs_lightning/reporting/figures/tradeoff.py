@@ -12,7 +12,6 @@ from cbs_lightning.analysis.conditions import why_seconds_differ
 from cbs_lightning.analysis.curves import BatchSizePoint, Curve
 from cbs_lightning.analysis.recommendation import OVERHEAD, Recommendation, percent
 from cbs_lightning.reporting.colors import colors_of
-from cbs_lightning.reporting.figures.by_batch_size import MOST_TOGETHER
 from cbs_lightning.reporting.figures.labels import Label, add_labels
 from cbs_lightning.reporting.figures.style import (
     FULL_WIDTH,
@@ -37,7 +36,6 @@ MARKS: dict[str, tuple[str, dict[str, Any]]] = {
     "least_sfo": ("fewest gradients", {"marker": "*", "ms": 9, "mec": "white", "mew": 0.6}),
     "fastest": ("fastest of those run", {"marker": "^", "ms": 6, "mfc": "none"}),
 }
-PALE = 0.25  # of many curves
 TITLES = ("Steps against gradients", "Time against gradients")
 TIMES = {
     "steps": "Steps K",
@@ -46,10 +44,7 @@ TIMES = {
 
 
 def draw_tradeoff(study: str, curves: list[Curve], found: list[Recommendation]) -> Figure | None:
-    """Draw steps and seconds against SFO, one point per batch size; None if no curve has two.
-
-    With more than `MOST_TOGETHER` curves, each has only a point for the fewest gradients.
-    """
+    """Draw steps and seconds against SFO, one point per batch size; None if no curve has two."""
     curves = [curve for curve in curves if sum(p.all_reached for p in curve.points) > 1]
     if not curves:
         return None
@@ -59,23 +54,16 @@ def draw_tradeoff(study: str, curves: list[Curve], found: list[Recommendation]) 
         markers = markers_of((curve.variant, curve.optimizer) for curve in curves)
         colors = colors_of((curve.variant, curve.optimizer) for curve in curves)
         figure = Figure((FULL_WIDTH, PLOT_HEIGHT), layout="constrained")
-        crowded = len(curves) > MOST_TOGETHER
         labels: dict[Axes, list[Label]] = {}
         for axes, (name, title) in zip(figure.subplots(1, 2), TIMES.items(), strict=True):
             for curve in curves:
-                color = colors[curve.variant]
-                marker = None if crowded else markers[curve.variant]
+                color, marker = colors[curve.variant], markers[curve.variant]
                 _draw_curve(axes, curve, name, color, marker, joined=name == "steps" or not caveat)
-                answer = recommended[curve.variant]
-                if crowded:
-                    _draw_least(axes, name, answer, color, markers[curve.variant])
-                else:
-                    _draw_marks(axes, name, answer, color, timed=not caveat)
-            each = _names_of_best if crowded else _sizes
+                _draw_marks(axes, name, recommended[curve.variant], color, timed=not caveat)
             labels[axes] = [
                 label
                 for curve in curves
-                for label in each(curve, name, recommended[curve.variant], colors[curve.variant])
+                for label in _sizes(curve, name, recommended[curve.variant], colors[curve.variant])
             ]
             _set_axes(axes, curves, name, title)
         seeds = seeds_in_words(seed for curve in curves for seed in curve.seeds)
@@ -86,14 +74,10 @@ def draw_tradeoff(study: str, curves: list[Curve], found: list[Recommendation]) 
             key(shorten(c.variant), color=colors[c.variant], marker=markers[c.variant], ms=3.4)
             for c in curves
         ]
-        if any(curve.is_fitted for curve in curves) and not crowded:
+        if any(curve.is_fitted for curve in curves):
             handles.append(key("curve", lw=1.0))
         notes = [note(f"Seconds are {caveat}", FULL_WIDTH)] if caveat else []
-        if crowded:
-            marks = [key("points: fewest gradients, at the batch size beside them", ls="none")]
-            add_legend(figure, (handles, 5), (marks, 1), (notes, 1))
-        else:
-            add_legend(figure, (handles, 4), (_mark_keys(timed=not caveat), 4), (notes, 1))
+        add_legend(figure, (handles, 4), (_mark_keys(timed=not caveat), 4), (notes, 1))
         add_labels(figure, labels)
     return figure
 
@@ -121,13 +105,12 @@ def _mark_keys(*, timed: bool) -> list[Line2D]:
 
 
 def _draw_curve(
-    axes: Axes, curve: Curve, name: str, color: str, marker: str | None, *, joined: bool
+    axes: Axes, curve: Curve, name: str, color: str, marker: str, *, joined: bool
 ) -> None:
-    """Draw a curve; without a `marker`, as a pale line behind everything else."""
     points = _points(curve, name)
     if not points:
         return
-    fitted = name == "steps" and curve.is_fitted and marker is not None
+    fitted = name == "steps" and curve.is_fitted
     if fitted:
         sizes = [point.effective_batch_size for point in points]
         grid = np.geomspace(min(sizes), max(sizes), 200)
@@ -139,9 +122,8 @@ def _draw_curve(
         color=color,
         marker=marker,
         ms=3.4,
-        ls=(":" if marker else "-") if joined and not fitted else "none",
+        ls=":" if joined and not fitted else "none",
         lw=0.9,
-        alpha=1.0 if marker else PALE,
     )
 
 
@@ -151,12 +133,6 @@ def _draw_marks(axes: Axes, name: str, found: Recommendation, color: str, *, tim
         known = choice is not None and (timed or attribute != "fastest")
         if known and getattr(choice, name):
             axes.plot(choice.sfo, getattr(choice, name), color=color, zorder=4, **look)
-
-
-def _draw_least(axes: Axes, name: str, found: Recommendation, color: str, marker: str) -> None:
-    least = found.least_sfo
-    if least is not None and getattr(least, name):
-        axes.plot(least.sfo, getattr(least, name), color=color, marker=marker, ms=5, zorder=4)
 
 
 def _points(curve: Curve, name: str) -> list[BatchSizePoint]:
@@ -172,12 +148,3 @@ def _sizes(curve: Curve, name: str, found: Recommendation, color: str) -> list[L
         Label(str(point.batch_size), (point.sfo or 0.0, getattr(point, name)), color)
         for point in points
     ]
-
-
-def _names_of_best(_: Curve, name: str, found: Recommendation, color: str) -> list[Label]:
-    least = found.least_sfo
-    if least is None or not getattr(least, name):
-        return []
-    size = str(least.batch_size)
-    text = f"{shorten(found.variant)} {size}"
-    return [Label(text, (least.sfo, getattr(least, name)), color, size)]

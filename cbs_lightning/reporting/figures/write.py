@@ -9,9 +9,10 @@ from matplotlib.figure import Figure
 from cbs_lightning.analysis.conditions import describe_conditions, why_seconds_differ
 from cbs_lightning.analysis.hyperparameters import by_optimizer
 from cbs_lightning.analysis.study import Study
+from cbs_lightning.commands import option
 from cbs_lightning.files import file_names, inside, remove_scratch, write_atomically
 from cbs_lightning.reporting.figures.beside_paper import draw_beside_paper
-from cbs_lightning.reporting.figures.by_batch_size import draw
+from cbs_lightning.reporting.figures.by_batch_size import MOST_TOGETHER, draw
 from cbs_lightning.reporting.figures.by_hyperparameter import draw_by_hyperparameter
 from cbs_lightning.reporting.figures.by_threshold import draw_by_threshold
 from cbs_lightning.reporting.figures.contact_sheet import write_contact_sheet
@@ -25,6 +26,7 @@ from cbs_lightning.reporting.paper import paper_cells
 from cbs_lightning.reporting.tables import table_rows
 
 FIGURES = "figures"
+OF_FEW_CURVES = ("tradeoff", "critical_batch")
 CONTACT_SHEET = "contact_sheet.png"
 WRITTEN = ".written"  # the names of the files, so that stale ones are known
 LONGEST_LIST = 2**20  # bytes of that
@@ -80,10 +82,26 @@ def figures_of(study: Study, *, conditions: bool = True) -> Iterator[tuple[str, 
     note = describe_conditions(study.answers) if conditions else ""
     for name, figure in _figures_of(study):
         if note:
-            first = figure.axes[0]
-            title = f"{first.get_title(loc='left')}\n{note}"
-            first.set_title(title, loc="left", fontsize=STYLE["axes.titlesize"])
+            _add_to_title(figure, note)
         yield name, figure
+
+
+def left_out(study: Study) -> str:
+    """Which figures are not drawn of so many curves, and what to do about it; or nothing."""
+    if len(study.curves) <= MOST_TOGETHER:
+        return ""
+    choose = option("variants", "'adam*,sgd'")
+    names = " and ".join(OF_FEW_CURVES)
+    return f"{names} are left out with more than {MOST_TOGETHER} curves: {choose} chooses some"
+
+
+def _add_to_title(figure: Figure, note: str) -> None:
+    if figure.get_suptitle():  # of several panels
+        figure.suptitle(f"{figure.get_suptitle()}\n{note}", x=0.02, ha="left", fontsize=8)
+        return
+    first = figure.axes[0]
+    title = f"{first.get_title(loc='left')}\n{note}"
+    first.set_title(title, loc="left", fontsize=STYLE["axes.titlesize"])
 
 
 def _figures_of(study: Study) -> Iterator[tuple[str, Figure]]:
@@ -94,11 +112,13 @@ def _figures_of(study: Study) -> Iterator[tuple[str, Figure]]:
         for name in QUANTITIES:
             cells = paper if name != "seconds" else None
             yield name, draw(study.name, study.curves, name, cells, study.recommendations)
+    if study.over_batch_sizes and len(study.curves) <= MOST_TOGETHER:
         found["tradeoff"] = draw_tradeoff(study.name, study.curves, study.recommendations)
     for compared in study.lr_comparisons:
         name = names[f"lr_scaling_{compared.variant}"]
         found[name] = draw_lr_scaling(study.name, compared)
-    found["critical_batch"] = draw_by_threshold(study.name, study.across)
+    if len(study.curves) <= MOST_TOGETHER:
+        found["critical_batch"] = draw_by_threshold(study.name, study.across)
     found["noise"] = draw_noise(study.name, study.noise_records, study.recommendations)
     for name, figure in found.items():
         if figure is not None:
