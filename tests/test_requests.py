@@ -56,7 +56,8 @@ def test_why_training_ended_survives_later_requests(tiny, monkeypatch):
 
 def test_an_interrupted_run_that_answers_is_not_called_finished(tiny, monkeypatch, capsys):
     interrupted = f"+callbacks.own._target_={Interrupting.__module__}.Interrupting"
-    run(tiny(interrupted, "+callbacks.own.neutral=true"))
+    with pytest.raises(Interrupted):
+        run(tiny(interrupted, "+callbacks.own.neutral=true"))
     forbid_training(monkeypatch)
     for _ in range(2):
         early = run(tiny("stop.rule=window", "stop.window=256", "stop.loss=2.4"))
