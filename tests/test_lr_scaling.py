@@ -173,7 +173,7 @@ def test_a_variant_is_one_way_to_scale_over_all_batch_sizes(overrides, variant):
 
 BAD = {
     "lr_scaling=cubic": "lr_scaling=cubic: allowed: linear, none, sqrt, tuned",
-    "lr_scaling=null": "lr_scaling=null: did you mean lr_scaling=none? allowed: linear, none, sqrt, tuned",
+    "lr_scaling=null": "lr_scaling=null: did you mean lr_scaling=none? ",
     "lr_scaling=tuned": "lr_scaling=tuned: needs a sweep, with -m",
     "lr_reference_batch_size=0": "lr_reference_batch_size=0: must be a whole number >= 1",
     "warmup_samples=-1": "warmup_samples=-1: must be a whole number >= 0",
