@@ -150,6 +150,14 @@ def test_seeds_that_repeat_each_other_change_no_verdict():
     assert abs(once.probability - twice.probability) < 0.1
 
 
+def test_seeds_that_agree_exactly_are_no_proof_that_nothing_scatters():
+    """Fifty of them once drove the noise to 1e-17, and the answer from 16 to no minimum at all."""
+    sizes, steps = [4, 8, 16, 32, 64, 128], [1000, 400, 180, 100, 80, 70]
+    found = compare(sizes * 50, steps * 50)
+    assert found.probability > 0.95 and found.critical_batch == pytest.approx(16, rel=0.2)
+    assert np.median(found.posterior.noise) > 1e-6
+
+
 def test_one_wild_run_decides_little():
     steps = nested(TWELVE) * np.exp(0.05 * np.cos(9 * np.arange(12)))
     usual = compare(TWELVE, steps)
@@ -229,6 +237,13 @@ def test_leverage_names_the_batch_size_that_decides():
     assert not by_size[256].overturns
     assert found.settling_batch_size <= 8  # a run there would settle it
     assert compare([], []).leverage == ()
+
+
+def test_a_curve_is_read_at_batch_sizes_of_any_shape():
+    found, table = compare(*DIGITS), np.array([[4.0, 8.0], [16.0, 32.0]])
+    assert found.steps(table).shape == found.sfo(table).shape == (2, 2)
+    assert found.steps(table).ravel() == pytest.approx(found.steps(table.ravel()))
+    assert found.sfo(table)[1, 0] == pytest.approx(16 * found.steps(16))
 
 
 def test_a_posterior_reaches_as_far_as_it_is_asked_to():
