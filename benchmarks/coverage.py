@@ -36,9 +36,19 @@ NOT_TOO_WIDE = Target("the same: not too often", 0.97, 0.97)
 OTHERS_COVERED = Target("the same, noisy quadratics and nested", 0.85, 0.85, at_least=True)
 CLAIMED = Target("share of minima claimed", 0.8, 0.8, at_least=True)
 FALSE = Target("share of false claims without one", 0.05, 0.05)
+RANGE = Target("share of ranges called 90 % sure that hold", 0.85, 0.9, at_least=True)
 PREDICTED = Target("share of left-out runs in the prediction band", 0.8, 0.9, at_least=True)
 PUBLISHED = Path(__file__).parents[1] / "tests" / "published_curves.json"
-COLUMNS = ["claimed", "interval covers b*", "octaves", "open", "range holds", "band", "new run"]
+COLUMNS = [
+    "claimed",
+    "interval covers b*",
+    "octaves",
+    "open",
+    "range sure",
+    "sure range holds",
+    "band",
+    "new run",
+]
 
 Steps = Callable[[float], float]  # K at a batch size; infinite where it is never reached
 
@@ -184,7 +194,7 @@ class Reading:
     claimed: bool
     covered: bool
     octaves: float  # width of the interval; infinite where an end is open
-    range_holds: bool | None
+    range_holds: bool | None  # None: it was not called sure
     in_band: float | None  # share of the batch sizes
     in_prediction: float | None
 
@@ -197,7 +207,8 @@ def read(sweep: Sweep, seed: int, noise: float) -> Reading:
     holds, in_band, in_prediction = None, None, None
     if span is not None:
         costs = [sweep.curve(b) * b for b in sizes if b in span]
-        holds = max(costs) <= (1 + WITHIN) * sweep.least * (1 + 1e-9)
+        if span.confidence >= LEVEL:
+            holds = max(costs) <= (1 + WITHIN) * sweep.least * (1 + 1e-9)
         truth = np.array([sweep.curve(b) for b in sizes])
         again = truth * np.exp(noise * np.random.default_rng(seed).standard_normal(len(truth)))
         in_band = _share_within(truth, found.band(sizes, LEVEL))
@@ -242,7 +253,8 @@ class Cell:
     covered: float  # of those claimed
     octaves: float  # median width of those claimed
     open_ended: float  # of those claimed
-    range_holds: float
+    range_sure: float
+    range_holds: float  # of those called sure
     in_band: float
     in_prediction: float
 
@@ -255,13 +267,14 @@ class Cell:
             _mean(one.covered for one in claimed),
             float(np.median([one.octaves for one in claimed])) if claimed else math.nan,
             _mean(math.isinf(one.octaves) for one in claimed),
+            _mean(one.range_holds is not None for one in readings),
             _mean(one.range_holds for one in readings),
             _mean(one.in_band for one in readings),
             _mean(one.in_prediction for one in readings),
         )
 
     def row(self) -> list[str]:
-        shares = (self.range_holds, self.in_band, self.in_prediction)
+        shares = (self.range_sure, self.range_holds, self.in_band, self.in_prediction)
         return [
             f"{self.claimed:.2f}",
             f"{self.covered:.2f}",
@@ -371,6 +384,7 @@ def run(report: Callable[[str], None]) -> Outcome:
             finding(COVERED, family, "covered"),
             finding(NOT_TOO_WIDE, family, "covered"),
             finding(CLAIMED, family, "claimed"),
+            finding(RANGE, family, "range_holds"),
             finding(FALSE, without, "claimed"),
             finding(OTHERS_COVERED, known, "covered"),
             Finding.of(PREDICTED, {"published curves": Spread.of([held / all_of_them])}),
