@@ -369,6 +369,14 @@ def test_the_answer_says_what_is_owed_to_the_fixed_rate(study):
     ]
 
 
+def test_rates_that_take_as_many_gradients_are_said_to(study):
+    found, _ = read(study)
+    (compared,) = found.lr_comparisons
+    fixed = compared.curves[Scaling.TUNED]
+    alike = replace(compared, curves={**compared.curves, Scaling.NONE: fixed})
+    assert "takes about as many gradients as the tuned one" in " ".join(alike.summary_lines())
+
+
 def test_a_scaled_rate_is_no_swept_hyperparameter(study):
     found, _ = read(study)
     panels = hyperparameter_panels(found.answers)
