@@ -90,7 +90,8 @@ def _sfo_table(study: Study) -> tuple[list[str], Texts]:
 
 def _sfo(point: BatchSizePoint) -> str:
     if not point.all_reached:
-        return f"{len(point.reached)} of {len(point.runs)} reached"
+        known = len(point.reached) + len(point.missed)
+        return f"{len(point.reached)} of {known} reached" if known else UNKNOWN
     seeds = sorted({run.sfo or 0 for run in point.reached})
     median = f"{point.sfo:,.0f}"
     return median if len(seeds) == 1 else f"{median} ({_span(seeds)})"
