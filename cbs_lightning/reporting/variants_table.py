@@ -67,7 +67,7 @@ def _answer_cells(curve: Curve, answer: Recommendation) -> list[str]:
         critical += f" ({span_in_words(answer.interval)})"
     span = _span([cheap.low, cheap.high]) if cheap else UNKNOWN
     return [
-        _span(rates, "g") if rates else UNKNOWN,
+        _span(rates, "g" if len(rates) == 1 else ".3g") if rates else UNKNOWN,
         str(best.batch_size) if best else UNKNOWN,
         critical,
         span if cheap is None or cheap.is_sure else f"{span} ?",
