@@ -27,6 +27,7 @@ from cbs_lightning.results.result import Result, Status, seeds_in_words
 from cbs_lightning.results.store import read_run, read_study, write_result
 from tests.strangers import (
     SAMPLES,
+    Hooked,
     Logged,
     Manual,
     Odd,
@@ -84,6 +85,7 @@ MODULES = {
     "manual": Manual,
     "by step": lambda: Scheduled("step"),
     "by epoch": lambda: Scheduled("epoch"),
+    "every hook": Hooked,
 }
 
 

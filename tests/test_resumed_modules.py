@@ -9,7 +9,7 @@ from cbs_lightning.results.store import CHECKPOINT, read_run
 from cbs_lightning.training.run import run
 from tests import strangers
 from tests.strange_data import Strange
-from tests.strange_runs import data, interrupted_after, model
+from tests.strange_runs import data, interrupted_after, losses_of, model
 
 
 def shrink(module):
@@ -71,17 +71,36 @@ class Following(Validating):
         }
 
 
+class Skipping(Shrinking):
+    """Goes on to the next epoch early."""
+
+    def on_train_batch_start(self, batch, number):
+        return -1 if number == 7 else None
+
+
+class Lazy(Shrinking):
+    """Its weights have no shape before the first batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.LazyLinear(2)
+
+
 def own(name, **settings):
     return model(f"test_resumed_modules.{name}", **settings)
 
 
 VALIDATED = data("test_resumed_modules.Validated")
 OFTEN = "trainer.val_check_interval=4"  # of 13 steps
-STREAM = [*data(kind="iterable"), "stop.rule=window", "stop.window=60", "stop.max_steps=30"]
+BY_WINDOW = ["stop.rule=window", "stop.window=60"]
+STREAM = [*data(kind="iterable"), *BY_WINDOW, "stop.max_steps=30"]
 KINDS = {
     "a hook of the module": own("Shrinking"),
     "a hook of the module, in slices": [*own("Shrinking"), "micro_batch_size=5"],
     "a hook of the module, on a stream": [*own("Shrinking"), *STREAM],
+    "weights that are made late": own("Lazy"),
+    "epochs that are cut": [*own("Skipping"), *BY_WINDOW],
+    "epochs that are cut, of a sampler": [*own("Skipping"), *BY_WINDOW, *data("Sampled")],
     "a hook of a callback": ["+callbacks.shrink._target_=tests.test_resumed_modules.Shrink"],
     "validation": [*own("Validating"), *VALIDATED],
     "validation inside epochs": [*own("Validating"), *VALIDATED, OFTEN],
@@ -96,8 +115,24 @@ KINDS = {
 }  # fmt: skip
 
 
+# Interrupted five times; there is no checkpoint inside the first epoch where a scheduler follows.
+RESUMED = {kind: 3 for kind in KINDS if "metric" in kind or "mean" in kind}
+
+
+def test_what_follows_a_cut_epoch_is_another_one(strange):
+    """In another order: it does not go on with the samples that were skipped."""
+    cfg = strange(*own("Skipping"), *BY_WINDOW, "stop.loss=1e-9", "stop.max_steps=14")
+    whole = strange(*own("Shrinking"), *BY_WINDOW, "stop.loss=1e-9", "stop.max_steps=14")
+    cut, usual = losses_of(cfg), losses_of(whole)
+    assert cut[:7] == usual[:7] and cut[7] != usual[7]
+    trajectory = read_run(run_directory(cfg)).trajectory
+    assert trajectory.size.tolist() == [16] * 14
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_happens_after_a_step_is_in_its_checkpoint(strange, monkeypatch, tmp_path, kind):
+def test_what_happens_after_a_step_is_in_its_checkpoint(
+    strange, monkeypatch, capsys, tmp_path, kind
+):
     request = ["stop.loss=1e-9", "stop.max_epochs=3", "checkpoint.keep=true", *KINDS[kind]]
     undisturbed = strange(*request, f"output_dir={tmp_path / 'undisturbed'}")
     run(undisturbed)
@@ -105,6 +140,7 @@ def test_what_happens_after_a_step_is_in_its_checkpoint(strange, monkeypatch, tm
     for steps in (4, 6, 13, 17, 28):
         interrupted_after(monkeypatch, cfg, steps)
     run(cfg)
+    assert capsys.readouterr().out.count("resuming from") == RESUMED.get(kind, 5)
     one, other = (run_directory(each) for each in (undisturbed, cfg))
     assert read_run(one).trajectory.digest() == read_run(other).trajectory.digest()
     first, second = (torch.load(each / CHECKPOINT, weights_only=True) for each in (one, other))

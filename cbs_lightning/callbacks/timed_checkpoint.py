@@ -16,6 +16,7 @@ from cbs_lightning.callbacks.stop_at_threshold import StopAtThreshold
 from cbs_lightning.callbacks.stop_on_signal import StopOnSignal
 from cbs_lightning.console import print_line
 from cbs_lightning.data.loader import InMemoryLoader
+from cbs_lightning.data.repeatable import CountingLoader
 from cbs_lightning.results.checkpoints import require_safe
 from cbs_lightning.results.result import Status
 
@@ -158,6 +159,9 @@ class StepwiseCheckpoint(TimedCheckpoint):
 
     def on_train_epoch_start(self, trainer: L.Trainer, *_: Any) -> None:
         super().on_train_epoch_start(trainer)
+        loader = trainer.train_dataloader
+        if isinstance(loader, CountingLoader | InMemoryLoader) and loader.position:
+            loader.epoch, loader.position = loader.epoch + 1, 0  # a hook skipped the rest
         if self._is_due:
             self._save(trainer)
 
@@ -173,12 +177,15 @@ class StepwiseCheckpoint(TimedCheckpoint):
         between epochs, where its count of batches is that of the new one."""
         loop = checkpoint["loops"]["fit_loop"]
         progress = loop["epoch_loop.batch_progress"]
+        total, current = progress["total"], progress["current"]
+        whole = dict.fromkeys(total, total["ready"])  # also where a hook skipped the rest
         if trainer.fit_loop.epoch_loop._num_ready_batches_reached():
-            progress["current"] = dict.fromkeys(progress["current"], 0)
+            current |= dict.fromkeys(current, 0)
+            total |= whole
             progress["is_last_batch"] = False
-        elif progress["current"]["completed"] == progress["current"]["processed"]:
-            for counts in (progress["current"], progress["total"]):
-                counts["completed"] -= 1
+        elif current["completed"] == current["processed"]:
+            current["completed"] -= 1
+            total |= whole | {"completed": total["ready"] - 1}
             loop["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1
         checkpoint["callbacks"][self.state_key]["metrics"] = dict(trainer.callback_metrics)
 
