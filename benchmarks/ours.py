@@ -23,7 +23,7 @@ class Guests(Protocol):
         """What the run did since it was here last; whether it is to go on."""
 
 
-class SeenEnough(Exception):
+class SeenEnoughError(Exception):
     """Ends a run, which would go on to its threshold."""
 
 
@@ -47,7 +47,7 @@ class Hosting(Classifier):
     def on_train_batch_end(self, *_: Any) -> None:
         self._pause()
         if not self.guests.after_chunk(self._steps, self._seconds):
-            raise SeenEnough
+            raise SeenEnoughError
         self._steps, self._seconds = 0, 0.0
         self._resume()
 
@@ -112,5 +112,5 @@ def train(overrides: list[str], host: type[Hosting], guests: Guests) -> None:
                 "trainer.accelerator=cpu",
             ]
         )
-        with suppress(SeenEnough):
+        with suppress(SeenEnoughError):
             run(cfg)
