@@ -110,8 +110,8 @@ class TrajectoryRecorder(L.Callback):
         """Bring the trajectory and the time up to date."""
         if self._pending:
             latest = Trajectory(
-                _host([steps["loss"] for steps in self._pending], torch.float32),
-                _host([steps["correct"] for steps in self._pending], torch.int32),
+                _host([steps["loss"] for steps in self._pending], np.float32),
+                _host([steps["correct"] for steps in self._pending], np.int32),
                 np.array([size for steps in self._pending for size in steps["size"]], np.int32),
             )
             self._pending.clear()
@@ -356,5 +356,7 @@ def _check_correct(steps: Trajectory) -> None:
         raise MisconfigurationException(f"correct is {correct} in a step of {size} samples")
 
 
-def _host(tensors: list[Tensor], dtype: torch.dtype) -> Any:
-    return torch.cat(tensors).to("cpu", dtype).numpy()
+def _host(tensors: list[Tensor], dtype: type[Any]) -> Any:
+    values = torch.cat(tensors).cpu()
+    values = values.float() if values.is_floating_point() else values  # numpy has no bfloat16
+    return values.numpy().astype(dtype)
