@@ -137,6 +137,11 @@ class Several(Strange):
         return [super().train_dataloader()] * 2
 
 
+class Loaderless(Strange):
+    def train_dataloader(self) -> Any:
+        return None
+
+
 class Broken(Strange):
     def setup(self, stage: str) -> None:
         raise FileNotFoundError("no such\nfile: my.csv")

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler, T
 from cbs_lightning import StopAtThreshold
 from cbs_lightning.analysis.curves import curves
 from cbs_lightning.analysis.study import read
-from cbs_lightning.callbacks import run_files
+from cbs_lightning.callbacks import recorder, run_files
 from cbs_lightning.reporting.report.page import page
 from cbs_lightning.reporting.study_files import write_study
 from cbs_lightning.reporting.summary_file import write_summary
@@ -27,6 +27,7 @@ from cbs_lightning.results.result import Result, Status, seeds_in_words
 from cbs_lightning.results.store import read_run, read_study, write_result
 from tests.strangers import (
     SAMPLES,
+    Hooked,
     Logged,
     Manual,
     Odd,
@@ -84,6 +85,7 @@ MODULES = {
     "manual": Manual,
     "by step": lambda: Scheduled("step"),
     "by epoch": lambda: Scheduled("epoch"),
+    "every hook": Hooked,
 }
 
 
@@ -130,12 +132,90 @@ def test_a_metric_may_be_the_loss():
     assert stop.steps == count_by_hand(module.noted, "window", 13)
 
 
+def test_a_metric_of_epochs_of_one_batch():
+    stop = StopAtThreshold(LOSS, monitor="own")
+    trainer(stop, max_epochs=60).fit(Logged(), loader(SAMPLES))
+    assert stop.status is Status.REACHED
+
+
+class Rounded(Plain):
+    def training_step(self, batch, _):
+        return self._loss(batch).bfloat16()
+
+
+def test_the_loss_may_be_of_a_type_that_numpy_does_not_have():
+    module, stop = Rounded(), StopAtThreshold(1e-9)
+    trainer(stop, max_epochs=1).fit(module, loader(16))
+    losses = [loss for loss, _ in module.noted]
+    np.testing.assert_allclose(stop.recorder.trajectory.loss, losses, rtol=0.01)
+
+
+class Skipping(Plain):
+    """Goes on to the next epoch early."""
+
+    def on_train_batch_start(self, batch, number):
+        return -1 if number == 7 else None
+
+
+class Boasting(IterableDataset):
+    """Has fewer samples than it says."""
+
+    def __len__(self):
+        return 300
+
+    def __iter__(self):
+        return iter(data())
+
+
+@pytest.mark.parametrize(
+    ("module", "batches", "said"),
+    [
+        (Skipping, lambda: loader(16), "epoch 0 ended at step 7, but by the loader's length epochs "
+         "take 13"),
+        (Plain, lambda: DataLoader(Boasting(), 16), "epoch 0 ended at step 13, but .* take 19"),
+    ],
+)  # fmt: skip
+def test_rule_epoch_needs_whole_epochs(module, batches, said):
+    with pytest.raises(MisconfigurationException, match=said):
+        trainer(StopAtThreshold(LOSS)).fit(module(), batches())
+    stop = StopAtThreshold(LOSS, "window", WINDOW)
+    counted = module()
+    trainer(stop).fit(counted, batches())
+    assert stop.steps == count_by_hand(counted.noted, "window", 13)
+
+
+def test_validation_is_no_training_time(monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(recorder, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+
+    class Slow(Plain):
+        def training_step(self, batch, _):
+            clock.now += 1
+            return super().training_step(batch, _)
+
+        def validation_step(self, batch, _):
+            clock.now += 1000
+
+    stop = StopAtThreshold(1e-9)
+    limits = {"max_epochs": 2, "val_check_interval": 4, "num_sanity_val_steps": 2}
+    trainer(stop, **limits).fit(Slow(), loader(16), loader(50))
+    assert stop.recorder.seconds == 26 and clock.now > 6000
+
+
 def test_samples_may_be_counted_otherwise():
     stop = StopAtThreshold(
         LOSS, "window", WINDOW, batch_size=32, count_samples=lambda batch: 2 * len(batch[0])
     )
     trainer(stop).fit(Plain(), loader(16))
     assert stop.recorder.trajectory.size[0] == 32
+
+
+class Sometimes(Logged):
+    """Logs the metric of every other batch."""
+
+    def log(self, name, value, **settings):
+        if self.global_step % 2 == 0:
+            super().log(name, value, **settings)
 
 
 class Closing(Plain):
@@ -155,9 +235,16 @@ class Without(Plain):
         ({"rule": "window"}, Plain(), "iterable", "window=None means the size of the data set"),
         ({}, Odd("several"), "tuple", r"the loss has shape \(16,\)"),
         ({}, Odd("none"), "tuple", "returned no loss"),
+        ({}, Odd("complex"), "tuple", "the loss is complex; it must be one real number"),
         ({}, Manual(steps_per_call=2), "tuple", "made 2 optimizer steps"),
         ({}, Manual(steps_per_call=0), "tuple", "made 0 optimizer steps"),
         ({"monitor": "mine"}, Plain(), "tuple", "monitor='mine': no such metric"),
+        (
+            {"monitor": "own"},
+            Sometimes(),
+            "tuple",
+            "no such metric was logged with on_step=True: batch 1 of epoch 0, step 2",
+        ),
         ({}, Closing(), "tuple", "LBFGS needs several losses per step"),
         ({}, Without(), "tuple", "Without.configure_optimizers returns no optimizer"),
     ],

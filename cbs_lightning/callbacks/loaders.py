@@ -35,6 +35,17 @@ def rule_on(trainer: L.Trainer, rule: Rule) -> Rule:
     return Rule(rule.name, whole, window)
 
 
+def check_epoch(trainer: L.Trainer, steps_per_epoch: int) -> None:
+    """Raise if an epoch ended early, or late, although training goes on."""
+    ends = trainer.should_stop or 0 <= trainer.max_steps <= trainer.global_step
+    if trainer.global_step % steps_per_epoch and not ends:
+        raise MisconfigurationException(
+            f"epoch {trainer.current_epoch} ended at step {trainer.global_step}, but by the "
+            f"loader's length epochs take {steps_per_epoch}; rule='epoch' needs whole ones: use "
+            "rule='window' and window=<samples>"
+        )
+
+
 def batch_size_on(trainer: L.Trainer, size: int | None) -> int:
     """Samples per step, as asked for; None means the loader's times the accumulation."""
     if size is None:

@@ -62,6 +62,7 @@ class TrajectoryRecorder(L.Callback):
         self._count = count_samples
         self._micro_batches: list[tuple[Tensor, Tensor | None, int]] = []
         self._steps_seen = 0
+        self._times_logged = 0  # the monitored metric, in this epoch
         self._started: float | None = None
         self._waited = 0.0  # seconds of them without a core; nan: not known
         self._waited_before = 0.0
@@ -170,10 +171,11 @@ class TrajectoryRecorder(L.Callback):
             )
 
     def on_train_epoch_start(self, *_: Any) -> None:
+        self._times_logged = 0
         self.resume()
 
     def on_train_batch_start(self, *_: Any) -> None:
-        if self._started is None:  # a resumed run begins inside an epoch
+        if self._started is None:  # a resumed run begins inside an epoch; or there was validation
             self.resume()
 
     def on_before_backward(self, trainer: L.Trainer, module: L.LightningModule, loss: Any) -> None:
@@ -203,6 +205,9 @@ class TrajectoryRecorder(L.Callback):
             if self.batch_size is not None:
                 check_step(trainer, step["size"][0], self.batch_size, batch_idx)
             self._pending.append(step)
+
+    def on_validation_start(self, *_: Any) -> None:
+        self.pause()
 
     def on_train_epoch_end(self, *_: Any) -> None:
         self.pause()
@@ -241,7 +246,7 @@ class TrajectoryRecorder(L.Callback):
 
     def _loss(self, trainer: L.Trainer, outputs: Any, batch_idx: int) -> Tensor:
         if self.monitor is not None:
-            found = trainer.callback_metrics.get(self.monitor)
+            found = trainer.callback_metrics.get(self.monitor) if self._is_logged(trainer) else None
             missing = f"monitor={self.monitor!r}: no such metric was logged with on_step=True"
         else:
             found = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
@@ -254,6 +259,15 @@ class TrajectoryRecorder(L.Callback):
         loss = found.detach() if isinstance(found, Tensor) else torch.as_tensor(found)
         _check_scalar(loss)
         return loss
+
+    def _is_logged(self, trainer: L.Trainer) -> bool:
+        """Whether the metric is of this batch; Lightning keeps the latest value."""
+        results: Any = trainer._results or {}
+        before = self._times_logged
+        self._times_logged = sum(
+            each.update_count for each in results.values() if each.meta.name == self.monitor
+        )
+        return self._times_logged not in (0, before)
 
 
 class _Growing:
@@ -315,9 +329,9 @@ def _unknown(device: torch.device) -> Tensor:
 
 
 def _check_scalar(loss: Tensor) -> None:
-    if loss.numel() != 1:
-        shape = tuple(loss.shape)
-        raise MisconfigurationException(f"the loss has shape {shape}; it must be one number")
+    if loss.numel() != 1 or loss.is_complex():
+        what = "is complex" if loss.is_complex() else f"has shape {tuple(loss.shape)}"
+        raise MisconfigurationException(f"the loss {what}; it must be one real number")
 
 
 def _correct(outputs: Any, device: torch.device) -> Tensor | None:
@@ -343,4 +357,6 @@ def _check_correct(steps: Trajectory) -> None:
 
 
 def _host(tensors: list[Tensor], dtype: type[Any]) -> Any:
-    return torch.cat(tensors).cpu().numpy().astype(dtype)
+    values = torch.cat(tensors).cpu()
+    values = values.float() if values.is_floating_point() else values  # numpy has no bfloat16
+    return values.numpy().astype(dtype)

@@ -8,7 +8,7 @@ from typing import Any
 
 import lightning as L
 
-from cbs_lightning.callbacks.loaders import batch_size_on, data_size, rule_on
+from cbs_lightning.callbacks.loaders import batch_size_on, check_epoch, data_size, rule_on
 from cbs_lightning.callbacks.optimizer_settings import require_steps
 from cbs_lightning.callbacks.recorder import TrajectoryRecorder
 from cbs_lightning.callbacks.run_files import RunFiles
@@ -188,7 +188,13 @@ class StopAtThreshold(L.Callback):
             self.recorder.pause()
             self._look(trainer, module, self.recorder.trajectory)
 
+    def on_validation_start(self, *_: Any) -> None:
+        if self._records:
+            self.recorder.on_validation_start()
+
     def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if self.rule.name is RuleName.EPOCH:
+            check_epoch(trainer, self.rule.steps_per_epoch)
         if self._records:
             self.recorder.on_train_epoch_end()
             self._look(trainer, module, self.recorder.trajectory)

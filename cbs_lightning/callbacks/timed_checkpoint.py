@@ -1,9 +1,11 @@
 """Saves a run from time to time, so that it can resume."""
 
+import math
 import random
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import lightning as L
@@ -14,6 +16,7 @@ from cbs_lightning.callbacks.stop_at_threshold import StopAtThreshold
 from cbs_lightning.callbacks.stop_on_signal import StopOnSignal
 from cbs_lightning.console import print_line
 from cbs_lightning.data.loader import InMemoryLoader
+from cbs_lightning.data.repeatable import CountingLoader
 from cbs_lightning.results.checkpoints import require_safe
 from cbs_lightning.results.result import Status
 
@@ -108,16 +111,42 @@ class TimedCheckpoint(L.Callback):
 class StepwiseCheckpoint(TimedCheckpoint):
     """As `TimedCheckpoint`, between two steps of Lightning's own loop.
 
-    What is due at the last batch of an epoch is saved when its hooks, schedulers and validation
-    have run: before the next epoch, or at the end of training. Saves numpy's and Python's random
-    numbers too.
+    Saves when all hooks of a batch, schedulers and validation have run; at the last batch of an
+    epoch, before the next epoch or at the end of training. Where a scheduler follows a metric, only
+    then: no checkpoint holds the sums of which the means of an epoch are made. Saves numpy's and
+    Python's random numbers too, and the latest metrics.
     """
 
     _is_due = False
+    _metrics: Mapping[str, torch.Tensor] = MappingProxyType({})  # of the run that is resumed
 
     @property
     def state_key(self) -> str:
         return "TimedCheckpoint"
+
+    def on_fit_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        """Lightning calls no hook of a callback when it is done with a batch."""
+        loop = trainer.fit_loop.epoch_loop
+        advance, advance_end = loop.advance, loop.on_advance_end
+
+        def as_ever(data_fetcher: Any) -> None:
+            # Else Lightning leaves out schedulers that follow a metric in an epoch that is resumed,
+            # and draws random numbers where it has validated.
+            trainer.fit_loop._restarting = loop._restarting = False
+            advance(data_fetcher)
+
+        def and_save(data_fetcher: Any) -> None:
+            # Else Lightning would validate because training stops, and a resumed run would not.
+            stops, trainer.should_stop = trainer.should_stop, False
+            advance_end(data_fetcher)
+            if self._is_due and not loop._num_ready_batches_reached() and self._is_exact(trainer):
+                self._save(trainer)
+            trainer.should_stop |= stops
+
+        loop.advance, loop.on_advance_end = as_ever, and_save  # type: ignore[method-assign]
+
+    def on_train_start(self, trainer: L.Trainer, *_: Any) -> None:
+        trainer.callback_metrics.update(self._metrics)
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         if not self.stop.recorder.is_between_steps:
@@ -127,27 +156,38 @@ class StepwiseCheckpoint(TimedCheckpoint):
         asked = self.signals.received is not None
         abandoned = self.stop.status is Status.ABANDONED
         self._is_due |= late or asked or abandoned or (self.save_last and last)
-        if self._is_due and not trainer.fit_loop.epoch_loop._num_ready_batches_reached():
-            self._save(trainer)
 
     def on_train_epoch_start(self, trainer: L.Trainer, *_: Any) -> None:
         super().on_train_epoch_start(trainer)
+        loader = trainer.train_dataloader
+        if isinstance(loader, CountingLoader | InMemoryLoader) and loader.position:
+            loader.epoch, loader.position = loader.epoch + 1, 0  # a hook skipped the rest
         if self._is_due:
             self._save(trainer)
 
     def on_train_end(self, trainer: L.Trainer, *_: Any) -> None:
-        if self._is_due:
+        if self._is_due and trainer.fit_loop.epoch_loop._num_ready_batches_reached():
             self._save(trainer)
             self.stop.recorder.pause()
 
     def on_save_checkpoint(
         self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Between epochs, Lightning's count of batches is that of the new one."""
+        """Let it look as if it was saved where Lightning can resume: in a hook of a batch, or
+        between epochs, where its count of batches is that of the new one."""
+        loop = checkpoint["loops"]["fit_loop"]
+        progress = loop["epoch_loop.batch_progress"]
+        total, current = progress["total"], progress["current"]
+        whole = dict.fromkeys(total, total["ready"])  # also where a hook skipped the rest
         if trainer.fit_loop.epoch_loop._num_ready_batches_reached():
-            progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
-            progress["current"] = dict.fromkeys(progress["current"], 0)
+            current |= dict.fromkeys(current, 0)
+            total |= whole
             progress["is_last_batch"] = False
+        elif current["completed"] == current["processed"]:
+            current["completed"] -= 1
+            total |= whole | {"completed": total["ready"] - 1}
+            loop["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1
+        checkpoint["callbacks"][self.state_key]["metrics"] = dict(trainer.callback_metrics)
 
     def state_dict(self) -> dict[str, Any]:
         state: Any = np.random.get_state()
@@ -161,7 +201,13 @@ class StepwiseCheckpoint(TimedCheckpoint):
         np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
         version, state, gauss = state_dict["python"]
         random.setstate((version, tuple(state), gauss))
+        self._metrics = state_dict.get("metrics", {})  # older ones have none
 
     def _save(self, trainer: L.Trainer) -> None:
         super()._save(trainer)
         self._is_due = False
+
+    def _is_exact(self, trainer: L.Trainer) -> bool:
+        """Whether a run can resume inside an epoch; streams have no others."""
+        follows = any(each.reduce_on_plateau for each in trainer.lr_scheduler_configs)
+        return not follows or math.isinf(trainer.num_training_batches)

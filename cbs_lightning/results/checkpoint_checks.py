@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from packaging.version import Version
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from cbs_lightning.results.trajectory import Trajectory
@@ -59,7 +60,8 @@ def check_general_checkpoint(values: Any, config_hash: str, tensors: dict[str, T
         raise ValueError(f"global_step is {steps}")
     _check_origin(values, config_hash)
     found = _entry(values, "state_dict")
-    _check_tensors("state_dict", {key: found[key] for key in tensors}, tensors)
+    known = {key: value for key, value in tensors.items() if not is_lazy(value)}
+    _check_tensors("state_dict", {key: found[key] for key in known}, known)
     if len(_entry(values, "optimizer_states", kind=list)) != 1:
         raise ValueError("optimizer_states of more or fewer optimizers than 1")
     callbacks = _entry(values, "callbacks")

@@ -131,6 +131,8 @@ class Source:
         name, size = type(self.datamodule).__name__, self.cfg.batch_size
         if isinstance(loader, CombinedLoader | dict | list | tuple):
             raise DataError(f"{name}.train_dataloader returns several loaders; one is needed")
+        if not hasattr(loader, "__iter__"):
+            raise DataError(f"{name}.train_dataloader returns {loader!r}; a loader is needed")
         own = getattr(loader, "batch_size", None)
         if own not in (None, size):
             reason = f"{name}.train_dataloader has batches of {own}; pass batch_size to it"
