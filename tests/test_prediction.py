@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.noisy_runs import problems, quadratic_record
 from cbs_lightning.analysis.prediction_table import Case, cases, rate_curves, scores
-from cbs_lightning.analysis.predictions import prediction_sentences
+from cbs_lightning.analysis.predictions import prediction_sentences, predictions_of
 from cbs_lightning.analysis.study import left_out, read
 from cbs_lightning.noise.best_rate import best_rate, overshoots
 from cbs_lightning.noise.course import Course, NoPredictionError
@@ -234,6 +234,13 @@ def test_an_answer_names_the_prediction_beside_the_measurement(study, tmp_path):
     prediction, *_ = next(each for each in stored if each["predictions"])["predictions"]
     assert prediction["critical_batch"] == adam.predictions[0].critical_batch
     assert set(prediction["estimators"]) == set(ESTIMATORS)
+
+
+def test_a_tuned_curve_repeats_no_predictions_of_the_curves_it_is_made_of(study):
+    found, _ = read(study)
+    (probed,) = (curve for curve in found.curves if predictions_of(curve, found.noise_records))
+    tuned = replace(probed, variant=f"{probed.variant} lr tuned")
+    assert predictions_of(tuned, found.noise_records) == ()
 
 
 def test_the_report_has_a_table_of_predictions(study, monkeypatch):

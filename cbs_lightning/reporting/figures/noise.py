@@ -35,6 +35,7 @@ FAINT = 0.55  # of the gradient noise scale's lines, which are beside the point
 NOTHING, ENDLESS = 1e-9, 1e15  # open ends, far outside of what is drawn
 CROSS = 6  # points: to be seen around a prediction at the same place
 LONGEST_NAME = 26  # characters of a variant below its place
+ROOM_FOR_NAMES = 60  # characters that have room beside each other
 
 
 def draw_noise(
@@ -169,13 +170,10 @@ def _set_sizes(
     set_octaves(by_loss.yaxis, math.log2(low), math.log2(high), 0.0)
     by_loss.set_ylabel("Batch size")
     beside.set_xlim(-0.6, len(shown) - 0.4)
-    beside.set_xticks(
-        range(len(shown)),
-        [shorten(one.variant, LONGEST_NAME) for one in shown],
-        rotation=40 if len(shown) > 2 else 0,
-        ha="right" if len(shown) > 2 else "center",
-        fontsize=6,
-    )
+    names = [shorten(one.variant, LONGEST_NAME) for one in shown]
+    crowded = max(map(len, names)) * len(names) > ROOM_FOR_NAMES
+    turned: dict[str, Any] = {"rotation": 40, "ha": "right"} if crowded else {}
+    beside.set_xticks(range(len(shown)), names, fontsize=6, **turned)
     beside.xaxis.set_minor_locator(NullLocator())
 
 
