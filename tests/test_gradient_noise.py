@@ -1,5 +1,7 @@
 """The callback that measures gradient noise in anybody's Trainer."""
 
+from types import SimpleNamespace
+
 import lightning as L
 import pytest
 import torch
@@ -109,3 +111,9 @@ def test_what_it_cannot_measure_is_said():
         with pytest.raises(ValueError, match="must be a whole number >= "):
             GradientNoise(**mistake)
     assert GradientNoise().b_simple is None and GradientNoise().b_simple_interval is None
+
+
+def test_several_devices_are_refused():
+    of_two = SimpleNamespace(world_size=2)
+    with pytest.raises(MisconfigurationException, match="needs one device, not 2"):
+        GradientNoise().on_train_start(of_two, Still())

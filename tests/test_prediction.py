@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.noisy_runs import problems, quadratic_record
 from cbs_lightning.analysis.prediction_table import Case, cases, rate_curves, scores
-from cbs_lightning.analysis.predictions import prediction_sentences
+from cbs_lightning.analysis.predictions import prediction_sentences, predictions_of
 from cbs_lightning.analysis.study import left_out, read
 from cbs_lightning.noise.best_rate import best_rate, overshoots
 from cbs_lightning.noise.course import Course, NoPredictionError
@@ -236,13 +236,22 @@ def test_an_answer_names_the_prediction_beside_the_measurement(study, tmp_path):
     assert set(prediction["estimators"]) == set(ESTIMATORS)
 
 
+def test_a_tuned_curve_repeats_no_predictions_of_the_curves_it_is_made_of(study):
+    found, _ = read(study)
+    (probed,) = (curve for curve in found.curves if predictions_of(curve, found.noise_records))
+    tuned = replace(probed, variant=f"{probed.variant} lr tuned")
+    assert predictions_of(tuned, found.noise_records) == ()
+
+
 def test_the_report_has_a_table_of_predictions(study, monkeypatch):
     monkeypatch.setattr("cbs_lightning.reporting.report.page.content", lambda _: {})
     found, _ = read(study)
     text = page(found)
     section = text[text.index('aria-labelledby="noise-title"') :]
     assert not section.startswith('aria-labelledby="noise-title" hidden')
-    assert section.count("<td>") >= 9 and "0 gradients, " in section
+    assert section.count("<td>") >= 10 and "0 gradients, " in section
+    adam = next(each for each in found.recommendations if each.predictions)
+    assert f"<td>{adam.least_sfo.batch_size}</td><td>100</td>" in section  # beside B_simple
     assert 'id="branches">\n\n' in section  # none
     for path in study.glob(f"*/{FILE}"):
         path.unlink()
@@ -263,9 +272,13 @@ def test_the_report_has_what_branches_say_and_a_schedule_to_paste(study, monkeyp
     ]  # fmt: skip
     path.write_text(replace(record, probes=probes, schedule={"0": 8, "900": 32}).to_json())
     found, _ = read(study)
-    text = page(found)
-    assert "local b* none at a loss of 2 (a &lt;=\N{NO-BREAK SPACE}0); 24 (" in text
+    text = page(found).replace("\N{NO-BREAK SPACE}", " ")
+    assert "local b* none at a loss of 2 (a &lt;= 0); 24 (" in text
     assert "{0: 8, 900: 32}; 8 is the smallest of its branches" in text
+
+
+def labels_of(figure):
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
 
 
 def test_the_figure_shows_prediction_measurement_and_noise_scale(study):
@@ -283,6 +296,8 @@ def test_the_figure_shows_prediction_measurement_and_noise_scale(study):
     assert set(gains.lines[0].get_ydata()) == {0.1}
     assert set(gains.lines[1].get_ydata()) == {0.4 / adam.predictions[0].batch_size}
     assert set(scales.lines[0].get_ydata()) == {100.0}
+    assert by_loss.get_ylim()[1] > max(level)
+    assert not any("branches" in label for label in labels_of(figure))
     assert draw_noise(found.name, {}, [replace(adam, predictions=())]) is None
 
 
@@ -304,6 +319,7 @@ def test_runs_without_a_prediction_and_with_branches_are_drawn_too(study):
     assert "D" not in {line.get_marker() for line in beside.lines}
     local = [line for line in by_loss.lines if line.get_marker() == "_"]
     assert len(local) == len(record.probes) and local[0].get_ydata()[0] == 24
+    assert "local critical batch size of branches" in labels_of(figure)
     empty = {name: replace(record, probes=[])}
     assert draw_noise(found.name, empty, [adam]) is None
 

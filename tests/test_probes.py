@@ -290,6 +290,18 @@ def test_an_optimizer_without_a_metric_is_probed_by_its_own_steps(name, tmp_path
     assert "has no metric: its noise is measured by its own steps" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("switch", ["noise.curvature=false", "noise.trials=0"])
+def test_without_a_metric_and_own_steps_a_line_says_what_a_prediction_needs(
+    switch, tmp_path, capsys
+):
+    cfg = compose([*RESTLESS, *PROBES, "optimizer=lion", switch, f"output_dir={tmp_path}"])
+    run(cfg)
+    assert record_of(run_directory(cfg)).critical_batch is None
+    out = capsys.readouterr().out
+    assert "which need noise.curvature=true and noise.trials above 0" in out
+    assert "is measured by its own steps" not in out
+
+
 def test_probes_are_in_tensorboard_beside_the_runs_own_curves(tmp_path):
     plain, probed = (
         compose([*RESTLESS, *more, "tensorboard.points=20", f"output_dir={tmp_path / name}"])

@@ -62,30 +62,31 @@ def read_records(runs: Iterable[Run]) -> tuple[dict[str, NoiseRecord], list[str]
 def predictions_of(curve: Curve, records: Mapping[str, NoiseRecord]) -> tuple[RunPrediction, ...]:
     """What every run of a curve with probes predicts at the curve's threshold.
 
-    A prediction holds for the run's learning rate. If that changes along the curve, there are none.
+    A prediction holds for the run's learning rate. If that changes along the curve, there are none;
+    nor has a tuned curve any, whose runs are those of others.
     """
-    if len({run.lr for point in curve.points for run in point.runs}) > 1:
+    runs = [run for point in curve.points for run in point.runs]
+    if len({run.lr for run in runs}) > 1 or any(run.variant != curve.variant for run in runs):
         return ()
     found = []
-    for point in curve.points:
-        for run in point.runs:
-            if (record := records.get(run.config_hash)) is None:
-                continue
-            estimates = predict(record, curve.threshold)
-            best = estimates[BEST]
-            found.append(
-                RunPrediction(
-                    batch_size=run.batch_size,
-                    seed=record.seed,
-                    config_hash=run.config_hash,
-                    critical_batch=best.critical_batch,
-                    interval=best.interval,
-                    reason=best.reason,
-                    b_simple=estimates["b_simple"].critical_batch,
-                    estimators={name: each.critical_batch for name, each in estimates.items()},
-                    overshoots=overshoots(record, curve.threshold),
-                )
+    for run in runs:
+        if (record := records.get(run.config_hash)) is None:
+            continue
+        estimates = predict(record, curve.threshold)
+        best = estimates[BEST]
+        found.append(
+            RunPrediction(
+                batch_size=run.batch_size,
+                seed=record.seed,
+                config_hash=run.config_hash,
+                critical_batch=best.critical_batch,
+                interval=best.interval,
+                reason=best.reason,
+                b_simple=estimates["b_simple"].critical_batch,
+                estimators={name: each.critical_batch for name, each in estimates.items()},
+                overshoots=overshoots(record, curve.threshold),
             )
+        )
     return tuple(found)
 
 

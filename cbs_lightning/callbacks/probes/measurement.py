@@ -48,6 +48,10 @@ class ProbeSettings:
                     del asked[name]
         return all(made.get(name) == _plain(value) for name, value in asked.items())
 
+    @property
+    def has_own_steps(self) -> bool:
+        return self.curvature and self.trials > 0
+
     def batches_of(self, run_batch_size: int) -> tuple[int, int]:
         """How many batches, and the samples of each, in a run with this batch size."""
         size = self.batch_size or min(run_batch_size, max(1, self.samples // FEWEST_BATCHES))
@@ -82,8 +86,7 @@ def measure(
     """
     metric = metric_of(optimizer, objective.parameters, rate_factor)
     if metric is None:
-        name = type(optimizer).__name__
-        note(f"{name} has no metric: its noise is measured by its own steps, applied and undone")
+        note(_without_metric(optimizer, settings))
     sums = GradientSums(batches, objective.batch_size, metric.scale if metric else None)
     for number in range(sums.batches):
         sums.add(*objective.gradient(number))
@@ -109,8 +112,19 @@ def measure(
         found |= measure_curvature(
             objective, sums, metric, run_batch_size, settings.trials, settings.products, note
         )
-    if settings.trials:
+    if settings.has_own_steps:
         found |= measure_own_steps(
             objective, optimizer, sums, run_batch_size, rate_factor, settings.trials // 2, note
         )
     return found
+
+
+def _without_metric(optimizer: Optimizer, settings: ProbeSettings) -> str:
+    """A line for the user."""
+    name = type(optimizer).__name__
+    if settings.has_own_steps:
+        return f"{name} has no metric: its noise is measured by its own steps, applied and undone"
+    return (
+        f"{name} has no metric: b* is predicted by its own steps alone, which need "
+        "noise.curvature=true and noise.trials above 0"
+    )

@@ -33,7 +33,9 @@ ROOM = 1.6  # factor by which the axis of batch sizes goes beyond what is drawn
 SPREAD = 0.5  # of a variant's place, over which its predictions lie side by side
 FAINT = 0.55  # of the gradient noise scale's lines, which are beside the point
 NOTHING, ENDLESS = 1e-9, 1e15  # open ends, far outside of what is drawn
-LONGEST_NAME = 22  # characters of a variant below its place
+CROSS = 6  # points: to be seen around a prediction at the same place
+LONGEST_NAME = 26  # characters of a variant below its place
+ROOM_FOR_NAMES = 60  # characters that have room beside each other
 
 
 def draw_noise(
@@ -61,19 +63,21 @@ def draw_noise(
                 _draw_scales(scales, record, **look)
         for place, one in enumerate(shown):
             _draw_variant(beside, place, one, colors[one.variant])
-        _set_sizes(by_loss, beside, shown, list(chain.from_iterable(runs.values())))
+        drawn = list(chain.from_iterable(runs.values()))
+        _set_sizes(by_loss, beside, shown, drawn)
         _set_values(gains, scales)
         for axes in (by_loss, gains, scales):
             axes.axvline(shown[0].threshold, color=GRAY, lw=0.8, ls=DASHED)
             _set_losses(axes)
-        count = count_of(sum(len(own) for own in runs.values()), "run")
-        by_loss.set_title(f"{shorten(study)}: probes of {count}", loc="left")
+        count = count_of(len(drawn), "run")
+        what = "Noise level over loss (solid), B_simple (dotted)"
+        by_loss.set_title(f"{shorten(study)}: probes of {count}\n{what}", loc="left")
         beside.set_title(f"b* to loss ≤ {shown[0].threshold:g}", loc="left")
         names = [
             key(shorten(c.variant), color=colors[c.variant], marker=markers[c.variant], ms=3.4)
             for c in shown
         ]
-        add_legend(figure, (names, 5), (_keys(shown), 3))
+        add_legend(figure, (names, 5), (_keys(shown, drawn), 3))
     return figure
 
 
@@ -152,26 +156,24 @@ def _draw_variant(axes: Axes, place: int, one: Recommendation, color: str) -> No
                 axes.plot([x, x], each.interval, lw=0.9, **line)
             axes.plot(x, each.critical_batch, color=color, marker="D", ms=3.8, zorder=4)
         if each.b_simple is not None:
-            axes.plot(x, each.b_simple, color=color, marker="x", ms=4, ls="none")
+            axes.plot(x, each.b_simple, color=color, marker="x", ms=CROSS, ls="none")
 
 
 def _set_sizes(
     by_loss: Axes, beside: Axes, shown: list[Recommendation], records: list[NoiseRecord]
 ) -> None:
-    sizes = [*_drawn_sizes(shown), *(record.batch_size for record in records)]
+    levels = chain.from_iterable(_points(record, _relative_level)[1] for record in records)
+    sizes = [*_drawn_sizes(shown), *levels, *(record.batch_size for record in records)]
     by_loss.set_yscale("log", base=2)  # B_simple of single probes may leave it
     low, high = min(sizes) / ROOM, max(sizes) * ROOM**2
     by_loss.set_ylim(low, high)
     set_octaves(by_loss.yaxis, math.log2(low), math.log2(high), 0.0)
     by_loss.set_ylabel("Batch size")
     beside.set_xlim(-0.6, len(shown) - 0.4)
-    beside.set_xticks(
-        range(len(shown)),
-        [shorten(one.variant, LONGEST_NAME) for one in shown],
-        rotation=40 if len(shown) > 2 else 0,
-        ha="right" if len(shown) > 2 else "center",
-        fontsize=6,
-    )
+    names = [shorten(one.variant, LONGEST_NAME) for one in shown]
+    crowded = max(map(len, names)) * len(names) > ROOM_FOR_NAMES
+    turned: dict[str, Any] = {"rotation": 40, "ha": "right"} if crowded else {}
+    beside.set_xticks(range(len(shown)), names, fontsize=6, **turned)
     beside.xaxis.set_minor_locator(NullLocator())
 
 
@@ -188,11 +190,13 @@ def _set_values(gains: Axes, scales: Axes) -> None:
     drawn = [abs(y) for line in gains.lines for y in np.asarray(line.get_ydata(), float) if y]
     own = sorted(y for y in drawn if math.isfinite(y))
     if own:
-        gains.set_yscale("symlog", linthresh=own[len(own) // 10])
+        near_0 = 10 ** math.floor(math.log10(own[len(own) // 10]))  # so that its tick is off 0's
+        gains.set_yscale("symlog", linthresh=near_0)
     gains.axhline(0, color=GRAY, lw=0.6)
-    gains.set_title("What a step gains (a), and what noise takes of it", loc="left")
+    gains.set_title("A step gains a (solid), of which noise takes c/b (dashed)", loc="left")
+    gains.set_ylabel("Loss")
     scales.set_yscale("log")
-    scales.set_title("ℓ₁ noise scale and B_simple", loc="left")
+    scales.set_title("ℓ₁ noise scale (solid), B_simple (dotted)", loc="left")
     scales.set_ylabel("Batch size")
 
 
@@ -205,16 +209,16 @@ def _drawn_sizes(shown: list[Recommendation]) -> Iterable[float]:
             yield one.least_sfo.batch_size
 
 
-def _keys(shown: list[Recommendation]) -> list[Any]:
+def _keys(shown: list[Recommendation], records: list[NoiseRecord]) -> list[Any]:
+    """Of the marks; the titles tell the lines."""
     measured = any(one.least_sfo is not None and len(one.batch_sizes) > 1 for one in shown)
     handles = [
-        key("noise level over loss; a; ℓ₁ noise scale", marker="o", ms=2.4, lw=0.9),
-        key("gradient noise scale B_simple", ls=":", lw=0.9, alpha=FAINT),
-        key("c/b: what noise takes of a step", ls="--", lw=0.9, alpha=FAINT),
-        key("local critical batch size of branches", ls="none", marker="_", ms=7, mew=1.6),
-        key("B_simple over the whole run", ls="none", marker="x", ms=4),
         key(f"b* predicted from one run, {percent(LEVEL)} interval", marker="D", ms=3.8, lw=0.9),
+        key("B_simple over the whole run", ls="none", marker="x", ms=CROSS),
     ]
+    if any(probe.local_critical_batch for record in records for probe in record.probes):
+        label = "local critical batch size of branches"
+        handles.append(key(label, ls="none", marker="_", ms=7, mew=1.6))
     if measured:
         handles.append(key("least SFO of those run", ls="none", marker="*", ms=7))
         handles.append(key(f"b* measured, {percent(LEVEL)} interval", lw=4, alpha=0.35))

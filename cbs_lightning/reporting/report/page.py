@@ -93,8 +93,10 @@ def _answers(recommendations: list[Recommendation]) -> str:
 def _prediction_rows(study: Study) -> Iterator[str]:
     """Rows of the table of predictions from single runs."""
     for found in study.recommendations:
-        several = found.least_sfo is not None and len(found.batch_sizes) > 1
-        measured = span_in_words(found.interval) if several else "-"
+        measured = least = "-"
+        if found.least_sfo is not None and len(found.batch_sizes) > 1:
+            measured = span_in_words(found.interval)
+            least = f"{found.least_sfo.batch_size:,}"
         for each in found.predictions:
             record = study.noise_records[each.config_hash]
             cells = [
@@ -104,6 +106,7 @@ def _prediction_rows(study: Study) -> Iterator[str]:
                 size_in_words(each.critical_batch) if each.critical_batch else f"{each.reason}",
                 span_in_words(each.interval) if each.critical_batch and each.interval else "-",
                 measured,
+                least,
                 size_in_words(each.b_simple) if each.b_simple else "-",
                 record.shortfall or str(len(record.probes)),
                 f"{record.cost.in_gradients:,} gradients, {duration(record.cost.seconds)}",
