@@ -38,7 +38,9 @@ class ConfigError(UserError, ValueError):
     """A key whose value is not allowed; `MISSING` is the value of one that has none."""
 
     def __init__(self, key: str, value: Any, allowed: str) -> None:
-        typed = key if value is MISSING else f"{key}={'null' if value is None else value}"
+        known = {None: "null", True: "true", False: "false"}
+        text = known[value] if value is None or isinstance(value, bool) else value
+        typed = key if value is MISSING else f"{key}={text}"
         super().__init__(f"{shown(typed)}: {allowed}")
         self.key = key
         self.allowed = allowed
@@ -66,7 +68,10 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     """The one of the known names that may have been meant, if any."""
     by_case = {each.lower(): each for each in known}
     synonym = SYNONYMS.get(name.lower(), "")
-    found = get_close_matches(synonym if synonym in by_case else name.lower(), by_case, n=1)
+    typed = synonym if synonym in by_case else name.lower()
+    found = get_close_matches(typed, by_case, n=1)
+    longer = [each for each in by_case if each.startswith(f"{typed}_")]
+    found = found or (longer if len(longer) == 1 else [])
     return by_case[found[0]] if found else None
 
 
