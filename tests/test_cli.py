@@ -225,6 +225,9 @@ def test_a_mistake_is_answered_with_what_to_type(cli, monkeypatch, tmp_path, typ
 MEANT = {  # a key that there is not, and what may have been meant
     "epochs": "stop.max_epochs",
     "steps": "stop.max_steps",
+    "name": "study",
+    "gpus": "trainer.devices",
+    "optimizer.learning-rate": "optimizer.lr",
     "bs": "batch_size",
     "BatchSize": "batch_size",
     "learning_rate": "optimizer.lr",

@@ -89,7 +89,7 @@ def no_such_key(key: str) -> str:
             return no_such_key(f"{key}.{inner}")
     name = key.rpartition(".")[2]
     if key in keys:  # as composed without what is swept
-        having = _having(parent, name)
+        having = options_with(parent, name)
         return "; ".join(
             filter(None, [f"not every option of {parent} in this sweep has this key", having])
         )
@@ -101,13 +101,13 @@ def no_such_key(key: str) -> str:
         return f"no such key; {INSTEAD[key]}"
     if meant is not None:
         return f"no such key; did you mean {_with_value(meant, key)}? {allowed}"
-    others = [_having(group, name) for group in ([parent] if parent else GROUPS)]
+    others = [options_with(group, name) for group in ([parent] if parent else GROUPS)]
     elsewhere = "; ".join(filter(None, others))
     said = _of_class(parent, node, key) or allowed
     return "; ".join(filter(None, ["no such key", elsewhere, said]))
 
 
-def _having(group: str, name: str) -> str:
+def options_with(group: str, name: str) -> str:
     """Which options of a group have a key of this name."""
     files, having = _files(group) if group in GROUPS else {}, []
     for option in sorted(files):

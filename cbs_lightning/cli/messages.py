@@ -22,6 +22,7 @@ from cbs_lightning.cli.known import (
     is_swept,
     no_such_key,
     options,
+    options_with,
     word_of,
 )
 from cbs_lightning.commands import install_command
@@ -60,6 +61,10 @@ def _described(error: Exception) -> str | None:
 
 
 def _of_key(error: ConfigError) -> str:
+    if lacking := re.fullmatch(r"Interpolation key '(\w+)\.(\w+)' not found", error.allowed):
+        group, name = lacking.groups()
+        if elsewhere := options_with(group, name):
+            return f"{error.key}: needs {group}.{name}; {elsewhere}"
     word = word_of(error.key)
     if word is None or is_swept(word):
         return str(error)
