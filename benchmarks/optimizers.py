@@ -25,10 +25,10 @@ from cbs_lightning.analysis.curves import Curve
 from cbs_lightning.analysis.study import Study, read
 from cbs_lightning.config.composition import CONF_DIR, DEFAULT_OPTIMIZER, compose
 from cbs_lightning.config.identity import OWN
-from cbs_lightning.config.packages import require_package
 from cbs_lightning.data import Digits
 from cbs_lightning.errors import ConfigError
 from cbs_lightning.optim.groups import make_optimizer
+from cbs_lightning.optim.packages import require_package
 from cbs_lightning.reporting.variants_table import answer_table
 from cbs_lightning.training.build import optimizer_factory
 

@@ -3,7 +3,7 @@
 import io
 import tempfile
 import time
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -21,6 +21,10 @@ class Guests(Protocol):
 
     def after_chunk(self, steps: int, seconds: float) -> bool:
         """What the run did since it was here last; whether it is to go on."""
+
+
+class SeenEnoughError(Exception):
+    """Ends a run, which would go on to its threshold."""
 
 
 class Hosting(Classifier):
@@ -42,7 +46,8 @@ class Hosting(Classifier):
 
     def on_train_batch_end(self, *_: Any) -> None:
         self._pause()
-        self.trainer.should_stop = not self.guests.after_chunk(self._steps, self._seconds)
+        if not self.guests.after_chunk(self._steps, self._seconds):
+            raise SeenEnoughError
         self._steps, self._seconds = 0, 0.0
         self._resume()
 
@@ -107,4 +112,5 @@ def train(overrides: list[str], host: type[Hosting], guests: Guests) -> None:
                 "trainer.accelerator=cpu",
             ]
         )
-        run(cfg)
+        with suppress(SeenEnoughError):
+            run(cfg)

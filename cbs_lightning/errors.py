@@ -34,13 +34,14 @@ class PartlyDoneError(UserError):
         self.problems = problems
 
 
+_TYPED = {"None": "null", "True": "true", "False": "false"}
+
+
 class ConfigError(UserError, ValueError):
     """A key whose value is not allowed; `MISSING` is the value of one that has none."""
 
     def __init__(self, key: str, value: Any, allowed: str) -> None:
-        known = {None: "null", True: "true", False: "false"}
-        text = known[value] if value is None or isinstance(value, bool) else value
-        typed = key if value is MISSING else f"{key}={text}"
+        typed = key if value is MISSING else f"{key}={_TYPED.get(str(value), value)}"
         super().__init__(f"{shown(typed)}: {allowed}")
         self.key = key
         self.allowed = allowed

@@ -224,7 +224,7 @@ def test_a_run_resumes_from_a_checkpoint(tmp_path):
         trained.fit(Plain(), loader(16), ckpt_path=resume)
         return trained
 
-    whole, first, second = (StopAtThreshold(0.25) for _ in range(3))
+    whole, first, second = (StopAtThreshold(0.1) for _ in range(3))
     fit(whole, 80)
     fit(first, 2).save_checkpoint(tmp_path / "half.ckpt")
     assert first.status is Status.EXHAUSTED
@@ -439,7 +439,7 @@ def sized_run(tmp_path_factory):
     directory = tmp_path_factory.mktemp("mine") / "run"
 
     def fit(module, batches, directory=directory, **settings):
-        stop = StopAtThreshold(1e-9, directory=directory)
+        stop = StopAtThreshold(1e-9, directory=directory, seed=0)
         trainer(stop, max_epochs=1, **(CLIPPED | settings)).fit(module, batches)
 
     fit(Sized(gamma=0.5), loader(16))

@@ -190,7 +190,7 @@ def test_a_branch_at_the_runs_batch_size_goes_on_as_the_run_does(tmp_path, monke
         ("noise.branch_steps=3", "noise.branch_steps=3: must be a whole number >= 8"),
         ("noise.branch_factors=[1]", "must be a list of at least two different numbers > 0"),
         ("noise.branch_repeats=0", "noise.branch_repeats=0: must be a whole number >= 1"),
-        ("noise.probes=0", "noise.branches=True: needs probes"),
+        ("noise.probes=0", "noise.branches=true: needs probes"),
     ],
 )
 def test_mistakes_are_told_in_a_line(cli, setting, message, tmp_path):

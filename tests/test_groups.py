@@ -144,7 +144,7 @@ def test_muon_on_a_net_without_hidden_matrices_takes_one_line(cli, tmp_path, man
 
 
 def test_an_absent_package_takes_one_line(monkeypatch):
-    monkeypatch.setattr("cbs_lightning.config.packages.find_spec", lambda name: None)
+    monkeypatch.setattr("cbs_lightning.optim.packages.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"optimizer=soap: needs the package pytorch-optimizer"):
         check(compose(["optimizer=soap"]))
     check(compose(["optimizer=adam"]))

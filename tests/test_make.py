@@ -194,7 +194,7 @@ def test_the_site_is_built_from_a_new_page_of_keys_and_strictly(project):
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_command_that_is_printed_can_be_pasted(project, name, capsys):
-    _finish(project / name / "study", None)
+    _finish(project / name / "study", None, [])
     command = capsys.readouterr().out.partition("to look at them: ")[2].strip()
     (project / name).mkdir()
     done = subprocess.run(["bash", "-c", command], cwd=project, check=False, capture_output=True)

@@ -214,7 +214,7 @@ def test_activation_checkpointing_of_a_run_shares_its_directory_and_losses(tmp_p
 
 
 def test_a_net_without_blocks_cannot_recompute_any(tiny, tmp_path):
-    with pytest.raises(ConfigError, match=r"activation_checkpointing=True: tiny has no blocks"):
+    with pytest.raises(ConfigError, match=r"activation_checkpointing=true: tiny has no blocks"):
         run(tiny("activation_checkpointing=true", f"output_dir={tmp_path / 'out'}"))
     assert not (tmp_path / "out").exists()
 

@@ -264,7 +264,7 @@ def test_the_report_has_what_branches_say_and_a_schedule_to_paste(study, monkeyp
     path.write_text(replace(record, probes=probes, schedule={"0": 8, "900": 32}).to_json())
     found, _ = read(study)
     text = page(found)
-    assert "local b* none at a loss of 2 (a &lt;= 0); 24 (" in text
+    assert "local b* none at a loss of 2 (a &lt;=\N{NO-BREAK SPACE}0); 24 (" in text
     assert "{0: 8, 900: 32}; 8 is the smallest of its branches" in text
 
 

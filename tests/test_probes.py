@@ -456,7 +456,7 @@ def test_a_mistake_is_one_line(cli, tmp_path, mistake, said):
 
 def test_branches_need_probes(cli, tmp_path):
     outcome = cli(*TINY, "noise.branches=true", f"output_dir={tmp_path}")
-    assert "noise.branches=True: needs probes" in outcome.err
+    assert "noise.branches=true: needs probes" in outcome.err
     assert not list(tmp_path.iterdir())
 
 

@@ -98,9 +98,9 @@ WRONG = {  # what a stored configuration could say, and what is said to it
     f"study: {256 * 'a'}": "255 bytes at most",
     'study: "a\\nb"': r"study=a\nb: must be a folder's name",
     "study: null": "study=null: must be a folder's name",
-    "data._partial_: true": "data._partial_=True: must be false",
-    "model._partial_: true": "model._partial_=True: must be false",
-    "optimizer._partial_: false": "optimizer._partial_=False: must be true",
+    "data._partial_: true": "data._partial_=true: must be false",
+    "model._partial_: true": "model._partial_=true: must be false",
+    "optimizer._partial_: false": "optimizer._partial_=false: must be true",
     "model._args_: [1]": "model._args_=[1]: Tiny has no settings",
     "model._recursive_: maybe": "model._recursive_=maybe: must be true or false",
     "model._convert_: maybe": "model._convert_=maybe: allowed: all, none, object, partial",
@@ -115,7 +115,7 @@ WRONG = {  # what a stored configuration could say, and what is said to it
     f"stop.loss: 1{400 * '0'}": "must be a number > 0",
     "threads: 4000000000": "must be a whole number >= 1 and <= 32768",
     "trainer.deterministic: 1": "trainer.deterministic=1: allowed: true, false, warn",
-    "trainer.devices: true": "trainer.devices=True: a run has 1 device",
+    "trainer.devices: true": "trainer.devices=true: a run has 1 device",
     "trainer.devices: 1.0": "trainer.devices=1.0: a run has 1 device",
 }
 

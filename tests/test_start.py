@@ -122,7 +122,7 @@ def test_hydra_says_what_is_wrong_with_a_job(wrong):
 def test_an_absent_package_is_named_before_anything_is_composed(
     cli, tmp_path, monkeypatch, sweeper
 ):
-    monkeypatch.setattr("cbs_lightning.config.packages.find_spec", lambda name: None)
+    monkeypatch.setattr("cbs_lightning.optim.packages.find_spec", lambda name: None)
     monkeypatch.setattr("cbs_lightning.sweep.sweeper.MANY_JOBS", 4)
     composed = []
     monkeypatch.setattr(JobLoader, "load_run_config", lambda *_: composed.append(1))

@@ -155,7 +155,7 @@ def test_what_cannot_be_found_says_why():
         (["optimizer=lion"], "other steps than those of optimizer=lion; allowed: sgd"),
         (["optimizer=sgd", "optimizer.weight_decay=0.1"], "allows no weight decay"),
         (["optimizer=sgd", "warmup_samples=100"], "needs a constant learning rate"),
-        (["optimizer=sgd", "noise.probes=0"], "noise.theorem=True: needs probes"),
+        (["optimizer=sgd", "noise.probes=0"], "noise.theorem=true: needs probes"),
     ],
 )
 def test_mistakes_are_told_in_a_line(cli, settings, message, tmp_path):

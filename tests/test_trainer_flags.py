@@ -107,7 +107,7 @@ BAD = {
     "trainer.limit_val_batches=1.5": "trainer.limit_val_batches=1.5: must be a whole number >= 0",
     "trainer.profiler=xla": "trainer.profiler=xla: allowed: advanced, null, pytorch, simple",
     "trainer.devices=2": "trainer.devices=2: a run has 1 device",
-    "trainer.devices=true": "trainer.devices=True: a run has 1 device",
+    "trainer.devices=true": "trainer.devices=true: a run has 1 device",
 }  # fmt: skip
 
 

@@ -61,8 +61,6 @@ def recommend(
     least, cheap = curve.best, _range(curve, within)
     seconds_caveat = why_seconds_differ(curve.runs)
     fastest = curve.fastest if not seconds_caveat else None
-    several = sum(point.all_reached for point in curve.distinct_points) > 1
-    decisive = comparison.decisive if leverage and several else ()
     found = Recommendation(
         variant=curve.variant,
         optimizer=curve.optimizer,
@@ -84,7 +82,7 @@ def recommend(
         why_none=_why_none(curve),
         formula_probability=comparison.formula_probability,
         refutes_formulas=curve.refutes_formulas,
-        decisive=tuple(round(size) for size in decisive),
+        decisive=_decisive(curve) if leverage else (),
         fits=tuple(_form(fitted, least) for fitted in comparison),
         caveats=(),
         next_batch_size=None,
@@ -93,6 +91,13 @@ def recommend(
     )
     caveats, following = _open_questions(curve, found)
     return replace(found, caveats=tuple(caveats), next_batch_size=following)
+
+
+def _decisive(curve: Curve) -> tuple[int, ...]:
+    """The batch sizes without one of which the verdict would be another."""
+    if sum(point.all_reached for point in curve.distinct_points) < 2:
+        return ()
+    return tuple(round(size) for size in curve.comparison.decisive)
 
 
 def _why_none(curve: Curve) -> str:

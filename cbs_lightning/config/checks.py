@@ -14,7 +14,6 @@ from cbs_lightning.config.datamodule import taken_by
 from cbs_lightning.config.extensions import check_extensions, import_target
 from cbs_lightning.config.identity import OWN
 from cbs_lightning.config.optimizer_checks import check_optimizer
-from cbs_lightning.config.packages import require_package
 from cbs_lightning.config.plain_checks import check_plainly
 from cbs_lightning.config.schema import AUTO, RunConfig, Settings
 from cbs_lightning.config.trainer_flags import check_trainer
@@ -25,6 +24,7 @@ from cbs_lightning.models.compilation import obstacle
 from cbs_lightning.models.torchvision_net import TorchvisionNet, classifier_names
 from cbs_lightning.optim.groups import KEY
 from cbs_lightning.optim.learning_rate import Scaling
+from cbs_lightning.optim.packages import require_package
 
 GPUS: dict[str, Callable[[], bool]] = {
     "cuda": torch.cuda.is_available,

@@ -15,10 +15,10 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from cbs_lightning.config.composition import complete
-from cbs_lightning.config.packages import require_package
 from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.console import count_of, print_line
 from cbs_lightning.errors import UserError, check_writable
+from cbs_lightning.optim.packages import require_package
 from cbs_lightning.sweep.grid import read_grid, read_params, typed
 from cbs_lightning.sweep.job_loader import JobLoader
 
