@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from benchmarks.coverage import (
+from benchmarks.curves import (
     Steps,
     dip_curve,
     family_curve,

@@ -1,5 +1,6 @@
 """What a user may add to a run: a schedule, callbacks and a logger of one's own."""
 
+import signal
 from typing import Any
 
 import lightning as L
@@ -60,6 +61,13 @@ class Shaken(L.Callback):
 class Stopping(L.Callback):
     def on_train_epoch_end(self, trainer: L.Trainer, *_: Any) -> None:
         trainer.should_stop = True
+
+
+class Interrupting(L.Callback):
+    """Presses Ctrl-C after the first epoch."""
+
+    def on_train_epoch_end(self, *_: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
 
 
 class EveryStep(L.Callback):

@@ -26,6 +26,7 @@ from cbs_lightning.reporting.figures import (
 )
 from cbs_lightning.reporting.figures.__main__ import main
 from cbs_lightning.reporting.figures.beside_paper import draw_beside_paper
+from cbs_lightning.reporting.figures.losses import _shades
 from cbs_lightning.reporting.paper import paper_cells
 from cbs_lightning.reporting.study_files import write_study
 from cbs_lightning.reporting.summary_file import write_summary
@@ -566,6 +567,12 @@ def test_losses_are_drawn_by_sfo_with_a_dot_where_k_was_counted(full):
     # read by rule epoch at the ends of 28 epochs of 250 steps
     assert shown.steps.tolist() == [250 * epoch for epoch in range(1, 29)]
     assert shown.sfo[0] == 1000 and shown.loss[-1] == pytest.approx(3 * 0.3**2)
+
+
+@pytest.mark.parametrize("color", ["#000000", "#FFD0B0", "#009E73"])
+def test_shades_of_a_dark_colour_differ_as_much_as_those_of_a_bright_one(color):
+    brightness = [sum(shade[:3]) / 3 for shade in _shades(color, 9)]
+    assert np.diff(brightness).max() < -0.05 and brightness[0] >= 0.6
 
 
 def test_a_long_run_is_drawn_in_few_points(tmp_path):

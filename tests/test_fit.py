@@ -142,6 +142,9 @@ def test_the_ways_to_name_what_was_not_reached():
         (([4, 8], [100, 50], "nested", {"2": 9}), "unreached must be batch sizes and steps run"),
         (([4, 8], [100, 50], "nested", 2), "unreached must be batch sizes, with or without"),
         ((["a", 8], [100, 50]), "batch_sizes must be numbers, not"),
+        (([1e-300, 1e300], [100, 50]), r"batch_sizes must be from 1e-09 to 1e\+18, not"),
+        (([4, 8], [1e308, 5e307]), r"steps must be from 1e-09 to 1e\+18, not"),
+        (([4, 8], [100, 50], "nested", {2: 1e300}), "unreached must be batch sizes and steps run"),
     ],
 )
 def test_bad_input_is_named(arguments, says):
@@ -169,7 +172,8 @@ NO_NUMBERS = {
 @pytest.mark.parametrize("value", NO_NUMBERS.values(), ids=NO_NUMBERS)
 def test_what_is_no_batch_size_is_refused_wherever_it_is_given(value):
     found = compare(TWELVE, nested(TWELVE, 100.0, 3.0, 60.0))
-    for ask in (found.steps, found.sfo, found.band, found.best.steps, found.best.sfo):
+    best = found.best
+    for ask in (found.steps, found.sfo, found.band, best.steps, best.sfo, best.band):
         with pytest.raises(ValueError, match=r"^b must be"):
             ask(value)
     for name, given in (("batch_sizes", (value, [9, 9])), ("steps", ([4, 8], value))):

@@ -173,14 +173,14 @@ def test_a_variant_is_one_way_to_scale_over_all_batch_sizes(overrides, variant):
 
 BAD = {
     "lr_scaling=cubic": "lr_scaling=cubic: allowed: linear, none, sqrt, tuned",
-    "lr_scaling=null": "lr_scaling=null: allowed: linear, none, sqrt, tuned",
+    "lr_scaling=null": "lr_scaling=null: did you mean lr_scaling=none? ",
     "lr_scaling=tuned": "lr_scaling=tuned: needs a sweep, with -m",
     "lr_reference_batch_size=0": "lr_reference_batch_size=0: must be a whole number >= 1",
     "warmup_samples=-1": "warmup_samples=-1: must be a whole number >= 0",
     "warmup_samples=1.5": "warmup_samples=1.5: must be a whole number >= 0",
     "lr_tuning=[]": "lr_tuning=[]: must be a list of at least two different numbers > 0",
-    "-m lr_scaling=tuned lr_tuning=[1,-3]": "lr_tuning=[1, -3]: must be a list",
-    "-m lr_scaling=tuned lr_tuning=[1,1]": "lr_tuning=[1, 1]: must be a list",
+    "-m lr_scaling=tuned lr_tuning=[1,-3]": "lr_tuning=[1,-3]: must be a list",
+    "-m lr_scaling=tuned lr_tuning=[1,1]": "lr_tuning=[1,1]: must be a list",
     "-m lr_scaling=tuned lr_tuning=3": "lr_tuning=3: must be a list",
     "-m lr_scaling=tuned optimizer.lr=0": "optimizer.lr=0: must be a number > 0",
     "-m lr_scaling=none,tuned optimizer.lr=0.1,0.2":
@@ -367,6 +367,14 @@ def test_the_answer_says_what_is_owed_to_the_fixed_rate(study):
         "  - Best learning rates: 0.001 at b = 4, 0.001 at b = 8, 0.003 at b = 20, 0.003 at b = "
         "40; at b = 20, 40 that is the edge of those tried, and another may be better.",
     ]
+
+
+def test_rates_that_take_as_many_gradients_are_said_to(study):
+    found, _ = read(study)
+    (compared,) = found.lr_comparisons
+    fixed = compared.curves[Scaling.TUNED]
+    alike = replace(compared, curves={**compared.curves, Scaling.NONE: fixed})
+    assert "takes about as many gradients as the tuned one" in " ".join(alike.summary_lines())
 
 
 def test_a_scaled_rate_is_no_swept_hyperparameter(study):

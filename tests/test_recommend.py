@@ -329,6 +329,19 @@ def test_runs_that_all_diverged_are_not_to_be_run_longer_either(pattern):
     assert lines[:2] == ["adam: no run reached 0.1 (b = 4, 8).", "  - Diverged at b = 4."]
 
 
+def test_runs_that_a_search_gave_up_need_no_larger_budget(pattern):
+    """A learning rate that loses its race may have no other runs."""
+    curve = made_curve(pattern, {4: [-9], 8: [-5]})
+    points = tuple(
+        BatchSizePoint(p.batch_size, tuple(replace(r, status=Status.ABANDONED) for r in p.runs))
+        for p in curve.points
+    )
+    assert recommend(replace(curve, points=points)).summary_lines() == [
+        "adam: no run reached 0.1 (b = 4, 8).",
+        "  - The search abandoned these runs: others took fewer gradients.",
+    ]
+
+
 def test_runs_with_another_budget_are_named(pattern):
     def budget(run, epochs):
         return replace(run, configuration={"stop": {"max_epochs": epochs, "max_steps": None}})

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 from cbs_lightning.analysis.study import Study, read
 from cbs_lightning.reporting.report import REPORT, write_report
 from tests.browser import chromium, console_errors, prefer_dark, requests_elsewhere, resize
+from tests.optimizers import OPTIMIZERS
 from tests.studies import make_full_study, make_run, make_searched_study
 
 UNKNOWN = "\N{EN DASH}"
@@ -277,6 +279,77 @@ def test_variants_without_an_answer_are_folded_and_variants_can_be_filtered(brow
     all_("#variants")[0].send_keys(" nothing")
     assert all_("#legend button") == [] and len(all_("#plot-sfo .none")) == 1
     assert console_errors(browser) == []
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory) -> str:
+    """The address of a report on more optimizers than one plot can tell apart by colour."""
+    directory = tmp_path_factory.mktemp("report") / "many"
+    for number, optimizer in enumerate(OPTIMIZERS):
+        for place, size in enumerate((4, 8, 16, 32)):
+            make_run(
+                directory,
+                optimizer,
+                size,
+                3 + (place - number % 3) ** 2,
+                variant=f"{optimizer} lr=1",
+            )
+    write_report(directory)
+    return (directory / REPORT).as_uri()
+
+
+@pytest.mark.parametrize("width", [500, 1400])
+def test_many_curves_have_their_names_beside_them(browser, many, width):
+    resize(browser, width, 900)
+    browser.get(many)
+    for plot in ("sfo", "steps", "seconds"):
+        svg = browser.find_element("css selector", f"#plot-{plot} svg")
+        names = svg.find_elements("css selector", "[class^=variant-] text")
+        assert sorted(name.text for name in names) == OPTIMIZERS
+        boxes = sorted((name.rect for name in names), key=lambda box: box["y"])
+        assert all(above["y"] + 10 <= below["y"] for above, below in pairwise(boxes))
+        right = svg.rect["x"] + svg.rect["width"]
+        assert all(box["x"] + box["width"] <= right for box in boxes)
+    assert console_errors(browser) == []
+
+
+def test_pointing_at_a_name_of_the_legend_fades_the_other_curves(browser, many):
+    resize(browser, 1400, 900)
+    browser.get(many)
+    (lion,) = [
+        b for b in browser.find_elements("css selector", "#legend button") if b.text == "lion"
+    ]
+    browser.execute_script("arguments[0].focus()", lion)
+    opacity = {
+        name.text: name.find_element("xpath", "..").value_of_css_property("opacity")
+        for name in browser.find_elements("css selector", "#plot-sfo [class^=variant-] text")
+    }
+    assert opacity.pop("lion") == "1" and {*opacity.values()} == {"0.12"}
+    browser.execute_script("arguments[0].blur()", lion)
+    assert browser.find_elements("css selector", ".lifted") == []
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_every_colour_can_be_told_from_the_paper(browser, many, dark):
+    """A light colour is allowed 1.6 beside white, as lines have marks and names too."""
+    resize(browser, 1400, 900)
+    prefer_dark(browser, dark)
+    browser.get(many)
+    names = browser.find_elements("css selector", "#plot-sfo [class^=variant-] text")
+    paper = luminance(
+        browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+    )
+    for name in names:
+        own = luminance(name.value_of_css_property("fill"))
+        contrast = (max(own, paper) + 0.05) / (min(own, paper) + 0.05)
+        assert contrast > (4.5 if dark else 1.6), name.text
+
+
+def luminance(color: str) -> float:
+    """Of a colour in CSS, as the Web Content Accessibility Guidelines define it."""
+    parts = [int(part) / 255 for part in re.findall(r"\d+", color)[:3]]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return sum(share * part for share, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
 @pytest.mark.parametrize("waited", [0.0, 0.4])

@@ -13,7 +13,7 @@ from cbs_lightning.results.store import read_run
 from cbs_lightning.results.trajectory import RuleName
 from cbs_lightning.training.interrupted import Interrupted
 from cbs_lightning.training.run import run
-from tests.additions import Stopping
+from tests.additions import Interrupting
 from tests.test_run import forbid_training, interrupt_after
 
 
@@ -55,8 +55,9 @@ def test_why_training_ended_survives_later_requests(tiny, monkeypatch):
 
 
 def test_an_interrupted_run_that_answers_is_not_called_finished(tiny, monkeypatch, capsys):
-    interrupted = f"+callbacks.stopping._target_={Stopping.__module__}.Stopping"
-    run(tiny(interrupted, "+callbacks.stopping.neutral=true"))
+    interrupted = f"+callbacks.own._target_={Interrupting.__module__}.Interrupting"
+    with pytest.raises(Interrupted):
+        run(tiny(interrupted, "+callbacks.own.neutral=true"))
     forbid_training(monkeypatch)
     for _ in range(2):
         early = run(tiny("stop.rule=window", "stop.window=256", "stop.loss=2.4"))

@@ -293,7 +293,7 @@ def test_the_hash_covers_the_scheduler_and_old_ones_stay():
 BAD = {
     "scheduler=cosine":
         "scheduler=cosine: needs a horizon: set scheduler.horizon_epochs or "
-        "scheduler.horizon_epochs is needed",
+        "scheduler.horizon_samples",
     "scheduler=cosine scheduler.horizon_epochs=3 scheduler.horizon_samples=9":
         "scheduler.horizon_epochs=3: not beside scheduler.horizon_samples=9; set one of the two",
     "scheduler=cosine scheduler.horizon_samples=0":

@@ -448,6 +448,8 @@ def test_each_batch_size_gets_its_best_learning_rate(cli, tmp_path, trained):
     outcome = cli(*TUNED, f"output_dir={tmp_path}")
     assert outcome.code == 0, outcome.err
     assert re.search(r"^  adam lr tuned: .* Next: b = 16 lr 0\.1\.$", outcome.out, re.M)
+    assert outcome.out.count("adam lr tuned: Nothing was run yet.") == 1  # before the first run
+    assert "adam lr tuned: The first learning rate is still being chosen." in outcome.out
     (answer,) = re.findall(r"^adam lr tuned: b\* = (\d+): .*Best learning rates: (.*)\.$",
                            outcome.out, re.M)  # fmt: skip
     best = {int(b): float(lr) for lr, b in re.findall(r"([\d.]+) at b = (\d+)", answer[1])}
@@ -617,16 +619,16 @@ def test_when_every_run_fails(cli, tmp_path, seed_1_fails):
         (["hydra.sweeper.smallest=1798"], "hydra.sweeper.smallest=1798: the data set has 1,797"),
         (["hydra.sweeper.octaves=0"], "hydra.sweeper.octaves=0: must be a number from 0.1 to 16"),
         (["hydra.sweeper.octaves=2000"], "hydra.sweeper.octaves=2000: must be a number from 0.1"),
-        (["+hydra.sweeper.range=4"], "hydra.sweeper.range=4: no such key; allowed: hydra.sweeper"),
+        (["+hydra.sweeper.range=4"], "+hydra.sweeper.range=4: no such key; allowed: hydra.sweeper"),
         (
             ["+hydra.sweeper.budget.days=4"],
-            "hydra.sweeper.budget.days=4: no such key; allowed: hydra.sweeper.budget.runs",
+            "+hydra.sweeper.budget.days=4: no such key; allowed: hydra.sweeper.budget.runs",
         ),
         (
             ["lr_scaling=tuned", "optimizer.lr=0.1,0.2"],
             "lr_scaling=tuned: tries multiples of optimizer.lr itself, which cannot be swept",
         ),
-        (["lr_scaling=tuned", "lr_tuning=[1,-3]"], "lr_tuning=[1, -3]: must be a list"),
+        (["lr_scaling=tuned", "lr_tuning=[1,-3]"], "lr_tuning=[1,-3]: must be a list"),
         (
             ["hydra.sweeper.octaves=fine"],
             "hydra.sweeper.octaves=fine: must be a number from",

@@ -10,6 +10,8 @@ from cbs_lightning.analysis.recommendation import CheapRange
 from cbs_lightning.analysis.study import Study, read
 from cbs_lightning.reporting.study_files import write_study
 from cbs_lightning.reporting.variants_table import answer_table, markdown_table
+from cbs_lightning.results import store
+from cbs_lightning.results.result import Status
 from tests.studies import make_run
 
 SIZES = (4, 8, 16, 32, 64, 128)
@@ -62,6 +64,15 @@ def test_learning_rates_that_differ_are_a_range(study, monkeypatch):
 def test_names_are_text_in_the_tables():
     table = markdown_table(["", "b"], [["a | b](http://evil.example) `c`", "8"]])
     assert table.splitlines()[2] == r"| a \| b\](http\://evil.example) \`c\` | 8 |"
+
+
+def test_a_run_that_was_interrupted_counts_neither_way(study):
+    run = make_run(study.directory, "mine", 16, 5, reached=False)
+    (directory,) = study.directory.glob("mine-b16-*")
+    store.write_result(directory, replace(run, status=Status.INTERRUPTED, ended=Status.INTERRUPTED))
+    write_study(study.directory)
+    cells = (study.directory / "tables" / "variants.md").read_text().splitlines()[-1].split(" | ")
+    assert cells[3] == "-"
 
 
 def test_figures_write_both_tables(study):

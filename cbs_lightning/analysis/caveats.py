@@ -65,6 +65,8 @@ def _nothing_reached(curve: Curve) -> list[str]:
         found.append(f"Diverged at b = {_list(diverged)}.")
     read = [run for run in whole if run.steps_answered >= run.first_reading]
     losses = [(run.loss, run.batch_size) for run in read if run.loss is not None]
+    if all(run.status is Status.ABANDONED for run in whole):
+        return [*found, "The search abandoned these runs: others took fewer gradients."]
     if not read:
         what = "finished an epoch"
         if curve.rule is not RuleName.EPOCH:

@@ -93,9 +93,11 @@ class LrComparison:
             return ""
         point, own = both[-1]
         assert point.sfo and own.sfo
+        ratio = f"{own.sfo / point.sfo:.2g}"
+        share = "about as many gradients as" if ratio == "1" else f"{ratio} times the gradients of"
         return (
-            f"At b = {point.batch_size} the fixed one takes {own.sfo / point.sfo:.2g} times the "
-            f"gradients of the tuned one ({own.sfo:,.0f} and {point.sfo:,.0f})."
+            f"At b = {point.batch_size} the fixed one takes {share} the tuned one "
+            f"({own.sfo:,.0f} and {point.sfo:,.0f})."
         )
 
     def as_json(self) -> dict[str, Any]:

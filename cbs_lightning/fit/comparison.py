@@ -110,12 +110,13 @@ class Comparison(Sequence[Fit]):
     def steps(self, b: ArrayLike) -> float | Floats: ...
     def steps(self, b: ArrayLike) -> float | Floats:
         """K(b), the median over all curves; nan if no run reached the threshold."""
-        sizes = np.atleast_1d(positive_array("b", b))
+        sizes = positive_array("b", b)
         if self.posterior is None:
-            found = np.full(len(sizes), np.nan)
+            found = np.full(sizes.shape, np.nan)
         else:
-            found = np.exp(np.median(self.posterior.log_steps(sizes), axis=0))
-        return found if np.ndim(b) else float(found[0])
+            log_steps = self.posterior.log_steps(sizes.ravel())
+            found = np.exp(np.median(log_steps, axis=0)).reshape(sizes.shape)
+        return found if found.ndim else float(found)
 
     def sfo(self, b: ArrayLike) -> float | Floats:
         """K(b)·b, with K(b) as in `steps`."""

@@ -151,7 +151,7 @@ class Fit:
         open_unit("level", level)
         if self.data.distinct <= len(FREE[self.model]):
             return None
-        sizes = np.atleast_1d(np.asarray(b, float))
+        sizes = np.atleast_1d(positive_array("b", b))
         basis = self._basis
         found = Shape.of(basis.data).steps(basis._resampled, sizes)
         middle = np.median(found, axis=0)  # not the curve itself where runs are censored

@@ -14,6 +14,8 @@ from cbs_lightning.theory.checks import number, positive_array, shorten
 
 FEWEST_SIZES = 4  # that reached the threshold, for a minimum to be spoken of
 
+LIMITS = (1e-9, 1e18)  # of batch sizes and steps: beyond, products of them leave what floats hold
+
 Unreached = Mapping[int, float | Sequence[float]] | Iterable[int | tuple[int, float]] | None
 
 
@@ -131,6 +133,11 @@ def _run_numbers(name: str, values: ArrayLike) -> Floats:
     numbers = np.atleast_1d(positive_array(name, values))
     if numbers.ndim != 1:
         raise ValueError(f"{name} must be a sequence of numbers, not {numbers.tolist()}")
+    least, most = LIMITS
+    if ((numbers < least) | (numbers > most)).any():
+        raise ValueError(
+            f"{name} must be from {least:g} to {most:g}, not {shorten(numbers.tolist())}"
+        )
     return numbers
 
 
@@ -162,6 +169,6 @@ def _count(value: Any, least: int) -> float:
         found = number("unreached", value)
     except ValueError:
         found = math.nan
-    if not least <= found < math.inf:
+    if not least <= found <= LIMITS[1]:
         raise ValueError(f"unreached must be batch sizes and steps run, not {shorten(value)}")
     return found

@@ -12,6 +12,7 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from threadpoolctl import threadpool_limits
 
 from cbs_lightning.fit.families import Family, Pole, Scaling, Smooth
 from cbs_lightning.fit.likelihood import Floats
@@ -195,7 +196,8 @@ def posterior(
     found, log_weight = {}, {}
     for name, family in families.items():
         model = _Model(family, runs)
-        points, log_evidence = sample(model.log_likelihood, model.parameters, curves)
+        with threadpool_limits(limits=1, user_api="blas"):  # matrices too small to share
+            points, log_evidence = sample(model.log_likelihood, model.parameters, curves)
         found[name] = model.curves(points)
         log_weight[name] = math.log(PRIOR[name]) + family.log_share + log_evidence
     highest = max(log_weight.values())

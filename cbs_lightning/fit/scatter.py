@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from cbs_lightning.fit.likelihood import Floats, softplus
+from cbs_lightning.fit.likelihood import LEAST_SIGMA, Floats, softplus
 from cbs_lightning.fit.measurements import Measurements
 
 TAIL = 4  # degrees of freedom of Student's distribution
@@ -91,10 +91,14 @@ class Runs:
         return likelihood
 
     def _log_density(self, at_sizes: Floats, within: Floats, between: Floats | float) -> Floats:
-        """Of the runs of each batch size, up to a constant."""
+        """Of the runs of each batch size, up to a constant.
+
+        Seeds with the same K do not make the noise vanish: K is rounded.
+        """
+        seen = within + self._rounding + LEAST_SIGMA**2
         shared = within + self.seeds * (between + self._rounding)
-        distance = self.squares / within + self.seeds * (self.means - at_sizes) ** 2 / shared
-        spread = (self.seeds - 1) * np.log(within) + np.log(shared)
+        distance = self.squares / seen + self.seeds * (self.means - at_sizes) ** 2 / shared
+        spread = (self.seeds - 1) * np.log(seen) + np.log(shared)
         found: Floats = -0.5 * (spread + (TAIL + self.seeds) * np.log(1 + distance / TAIL))
         return found
 

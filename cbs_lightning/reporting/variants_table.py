@@ -67,7 +67,7 @@ def _answer_cells(curve: Curve, answer: Recommendation) -> list[str]:
         critical += f" ({span_in_words(answer.interval)})"
     span = _span([cheap.low, cheap.high]) if cheap else UNKNOWN
     return [
-        _span(rates, "g") if rates else UNKNOWN,
+        _span(rates, "g" if len(rates) == 1 else ".3g") if rates else UNKNOWN,
         str(best.batch_size) if best else UNKNOWN,
         critical,
         span if cheap is None or cheap.is_sure else f"{span} ?",
@@ -90,7 +90,8 @@ def _sfo_table(study: Study) -> tuple[list[str], Texts]:
 
 def _sfo(point: BatchSizePoint) -> str:
     if not point.all_reached:
-        return f"{len(point.reached)} of {len(point.runs)} reached"
+        known = len(point.reached) + len(point.missed)
+        return f"{len(point.reached)} of {known} reached" if known else UNKNOWN
     seeds = sorted({run.sfo or 0 for run in point.reached})
     median = f"{point.sfo:,.0f}"
     return median if len(seeds) == 1 else f"{median} ({_span(seeds)})"

@@ -119,6 +119,12 @@ class TunedCombination(Combination):
     its race is over. Runs of a race are abandoned like other runs, by the smallest K·b so far.
     """
 
+    def verdict(self) -> Verdict:
+        found = super().verdict()
+        if self.answers and not self.trials():
+            return replace(found, summary="The first learning rate is still being chosen.")
+        return found
+
     def trials(self) -> list[Trial]:
         best = {b: self._best_rate(b) for b in self.search.batch_sizes}
         return [

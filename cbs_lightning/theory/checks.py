@@ -13,7 +13,7 @@ Floats = NDArray[np.float64]
 
 
 def number(name: str, value: Any) -> float:
-    if isinstance(value, np.timedelta64) or not isinstance(value, Real):
+    if isinstance(value, np.timedelta64 | bool) or not isinstance(value, Real):
         raise ValueError(f"{name} must be a number, not {value!r}")
     try:
         return float(value)

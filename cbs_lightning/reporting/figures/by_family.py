@@ -170,12 +170,11 @@ def _band(families: list[list[Line]], heights: list[float], columns: int) -> flo
 def _set_axes(axes: Axes, lines: list[Line], quantity: Quantity, band: float, columns: int) -> None:
     """Set the same axes for all panels, with room for names to the right."""
     sizes = [point.batch_size for line in lines for point in line.curve.points]
-    set_batch_sizes(axes, sizes)
+    set_batch_sizes(axes, sizes, MOST_TICKS)
     left, right = axes.get_xlim()
     longest = max(len(line.label) for line in lines) + 2
     room = min(MOST_ROOM, longest * CHARACTER / _panel_width(columns))
     axes.set_xlim(left, left * (right / left) ** (1 / (1 - room)))
-    set_octaves(axes.xaxis, np.log2(min(sizes)), np.log2(max(sizes)), 0.0, MOST_TICKS)
     values = [value for line in lines for value in line.values]
     axes.set_yscale("log", base=2)
     low, high = np.log2(min(values, default=1)), np.log2(max(values, default=2))
@@ -229,7 +228,7 @@ def _keys(lines: list[Line], quantity: Quantity) -> list[Line2D]:
     if any(line.best is not None for line in lines):
         keys.append(key(quantity.mark_label, ls="none", marker="*", ms=8))
     if any(line.ranges for line in lines):
-        keys.append(key("median and range of seeds", marker="|", ms=8, ls="none", mew=0.9))
+        keys.append(key("median and range of runs", marker="|", ms=8, ls="none", mew=0.9))
     if any(line.bounds for line in lines):
         keys.append(key("abandoned: a lower bound", **ARROW))
     if any(line.unreached for line in lines):

@@ -51,8 +51,8 @@ def add_labels(figure: Figure, labels: Mapping[Axes, Sequence[Label]]) -> None:
 
 
 def write_beside(axes: Axes, ends: Sequence[End], height: float) -> None:
-    """Write names to the right of all ends, moved apart to this height in inches each; the figure
-    is laid out."""
+    """Write names to the right of all that is drawn, moved apart to this height in inches each; the
+    figure is laid out."""
     if not ends:
         return
     to_share = axes.transData + axes.transAxes.inverted()
@@ -61,7 +61,7 @@ def write_beside(axes: Axes, ends: Sequence[End], height: float) -> None:
         x, y = to_share.transform((end.size, end.value if end.value is not None else 1.0))
         places.append((float(y) if end.value is not None else end.height, float(x), end))
     places.sort(key=lambda place: place[:2])
-    left = max(x for _, x, _ in places) + BESIDE
+    left = _right_of_all(axes) + BESIDE
     gap = height * axes.figure.dpi / axes.get_window_extent().height
     for wanted, (y, x, end) in zip(spread([y for y, *_ in places], gap), places, strict=True):
         line = {"arrowstyle": "-", "color": end.color, "lw": 0.4, "alpha": 0.6, "relpos": (0, 0.5)}
@@ -76,6 +76,14 @@ def write_beside(axes: Axes, ends: Sequence[End], height: float) -> None:
             va="center",
             arrowprops=line,
         ).set_in_layout(False)
+
+
+def _right_of_all(axes: Axes) -> float:
+    """Of the marks and lines that are drawn, as a share of the axes."""
+    points, lines = _drawn(axes)
+    right = max(float(places[:, 0].max()) for places in (points, lines) if len(places))
+    extent = axes.get_window_extent()
+    return float((right * axes.figure.dpi / 72 - extent.x0) / extent.width)
 
 
 def spread(wanted: Sequence[float], gap: float) -> list[float]:

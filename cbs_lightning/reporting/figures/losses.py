@@ -23,6 +23,10 @@ from cbs_lightning.reporting.figures.style import (
 from cbs_lightning.results.result import seeds_in_words
 
 MOST_KEYS = 16
+LEAST_WHITE, LEAST_BRIGHT = (
+    0.45,
+    0.65,
+)  # in the lightest shade: share of white, mean of its channels
 MOST_ABOVE = 1e4  # times the threshold: a spike would leave no room for anything else
 
 
@@ -68,7 +72,11 @@ def draw_losses(study: str, curves: list[LossCurve]) -> Figure:
 
 
 def _shades(color: str, count: int) -> list[tuple[float, float, float, float]]:
-    """Shades of one optimizer's colour, from light to nearly black."""
+    """Shades of one optimizer's colour, from light to nearly black, evenly apart in brightness."""
     pure = np.array(to_rgb(color))
-    scale = LinearSegmentedColormap.from_list("shades", [0.45 + 0.55 * pure, pure, 0.25 * pure])
+    white = max(LEAST_WHITE, (LEAST_BRIGHT - pure.mean()) / (1 - pure.mean()))
+    shades = [white + (1 - white) * pure, pure, 0.25 * pure]
+    brightness = np.array([shade.mean() for shade in shades])
+    places = (brightness[0] - brightness) / (brightness[0] - brightness[-1])
+    scale = LinearSegmentedColormap.from_list("shades", list(zip(places, shades, strict=True)))
     return [scale(place) for place in np.linspace(0, 1, count)]

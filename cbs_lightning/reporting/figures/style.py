@@ -125,13 +125,15 @@ def set_octaves(
     axis.set_major_formatter(FuncFormatter(lambda x, _: f"$2^{{{round(np.log2(x))}}}$"))
 
 
-def set_batch_sizes(axes: Axes, sizes: Iterable[float]) -> None:
-    """Set a logarithmic x axis with room for all batch sizes."""
+def set_batch_sizes(axes: Axes, sizes: Iterable[float], most: int = 13) -> None:
+    """Set a logarithmic x axis with room for all batch sizes, and with one to `most` ticks."""
     sizes = list(sizes)
     low, high = np.log2(min(sizes)), np.log2(max(sizes))
     margin = max(0.4, 0.05 * (high - low))
+    if np.ceil(low - margin) > np.floor(high + margin):
+        margin = 0.5  # within half an octave there is a power of two
     axes.set_xscale("log", base=2)
-    set_octaves(axes.xaxis, low, high, margin)
+    set_octaves(axes.xaxis, low, high, margin, most)
     axes.set_xlim(2 ** (low - margin), 2 ** (high + margin))
 
 

@@ -12,6 +12,7 @@ from cbs_lightning.analysis.advice import Advice
 from cbs_lightning.analysis.conditions import describe_conditions, made_on, why_seconds_differ
 from cbs_lightning.analysis.curves import Curve
 from cbs_lightning.analysis.loss_curves import LossCurve, loss_curve
+from cbs_lightning.analysis.names import short_names
 from cbs_lightning.analysis.recommend import recommend
 from cbs_lightning.analysis.recommendation import LEVEL, FittedForm, Recommendation
 from cbs_lightning.analysis.study import Study
@@ -35,6 +36,7 @@ def content(study: Study) -> dict[str, Any]:
     optimizers = dict(sorted((run.result.variant, run.result.optimizer) for run in study.runs))
     colors = colors_of(optimizers.items())
     marks = marks_of(optimizers.items())
+    short = short_names({run.result.variant: run.result for run in study.runs}.values())
     return {
         "study": study.name,
         "asked": _choice(study.request.rule, study.request.threshold),
@@ -44,8 +46,13 @@ def content(study: Study) -> dict[str, Any]:
         "data_size": max(run.result.data_size for run in study.runs),
         "seconds_caveat": why_seconds_differ(study.answers),
         "variants": [
-            {"name": variant, "color": colors[variant], "mark": marks[variant]}
-            for variant, optimizer in optimizers.items()
+            {
+                "name": variant,
+                "short": short[variant],
+                "color": colors[variant],
+                "mark": marks[variant],
+            }
+            for variant in optimizers
         ],
         "runs": [_run(study, run, list(optimizers)) for run in study.runs],
         "answer_keys": ANSWER,

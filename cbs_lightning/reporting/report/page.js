@@ -107,8 +107,10 @@ function showLegend() {
   const buttons = listed.map((i) => {
     const variant = study.variants[i];
     const button = element("button", { type: "button", ariaPressed: String(!state.hidden.has(i)) },
-      legendSymbol(i), element("span", { textContent: variant.name }));
+      legendSymbol(i), element("span", { textContent: variant.short, title: variant.name }));
     button.style.setProperty("--color", color(i));
+    for (const event of ["pointerenter", "focus"]) button.addEventListener(event, () => liftOut(i));
+    for (const event of ["pointerleave", "blur"]) button.addEventListener(event, () => liftOut(null));
     button.addEventListener("click", () => {
       if (!state.hidden.delete(i)) state.hidden.add(i);
       showLegend();
@@ -118,6 +120,12 @@ function showLegend() {
     return button;
   });
   document.getElementById("legend").replaceChildren(...buttons);
+}
+
+/** Fade all other variants of crowded plots; null: none. */
+function liftOut(variant) {
+  document.querySelectorAll(".plots g.lifted").forEach((mark) => mark.classList.remove("lifted"));
+  document.querySelectorAll(`.plots g.variant-${variant}`).forEach((mark) => mark.classList.add("lifted"));
 }
 
 /** As the variant's points are drawn. */

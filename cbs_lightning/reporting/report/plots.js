@@ -74,6 +74,7 @@ function againstBatchSize(key, width, pointed) {
   const rowOf = (variant) => Math.min(rows.indexOf(variant), MOST_ROWS - 1);
   const height = Math.min(rows.length, MOST_ROWS);
   const marks = [];
+  const ends = []; // of curves, where their names are written
   const compared = key !== "seconds" || !study.seconds_caveat; // else points alone, and none the best
   const crowded = new Set(reached.map((run) => run.variant)).size > MOST_BANDS;
   for (const says of chosen().says) {
@@ -82,17 +83,21 @@ function againstBatchSize(key, width, pointed) {
     const paint = color(variant);
     if (perStep && !crowded) marks.push(...cheapRanges(says, paint), ...fitted(says, perStep, paint));
     const own = points(runs, key).filter((p) => p.variant === variant);
+    const className = crowded ? `variant-${variant}` : "variant";
     const joined = compared && (!perStep || !says.curve || crowded);
-    if (joined) marks.push(Plot.line(own, { x: "batch_size", y: "value", stroke: paint, strokeWidth: 1.5 }));
+    if (joined) marks.push(Plot.line(own, { x: "batch_size", y: "value", stroke: paint, strokeWidth: 1.5, className }));
     marks.push(
-      Plot.link(own.filter((p) => p.high > p.low), { x: "batch_size", y1: "low", y2: "high", stroke: paint }),
+      Plot.link(own.filter((p) => p.high > p.low), { x: "batch_size", y1: "low", y2: "high", stroke: paint, className }),
       Plot.dot(own, {
-        x: "batch_size", y: "value", r: 4.5, symbol: symbol(variant),
+        x: "batch_size", y: "value", r: crowded ? 3 : 4.5, symbol: symbol(variant), className,
         stroke: paint, fill: (p) => (p.sliced ? "var(--paper)" : paint), strokeWidth: 1.5,
       }),
     );
     const best = own.filter((p) => compared && p.batch_size === says[mark]);
-    marks.push(Plot.dot(best, { x: "batch_size", y: "value", r: 9, symbol: "star", fill: paint, stroke: "var(--paper)" }));
+    marks.push(Plot.dot(best, {
+      x: "batch_size", y: "value", r: crowded ? 7 : 9, symbol: "star", fill: paint, stroke: "var(--paper)", className,
+    }));
+    if (crowded && own.length) ends.push(d3.greatest(own, (p) => p.batch_size));
     if (perStep && best.length && says.least && !crowded) {
       const sfo = best[0].value * (whole(says.least) / perStep(says.least));
       const tried = [...new Set(runs.filter((run) => run.variant === variant).map((run) => run.batch_size))];
@@ -129,7 +134,7 @@ function againstBatchSize(key, width, pointed) {
   const across = padded(d3.extent(sizes));
   const drawn = [...seeds, ...abandoned];
   const domain = padded(drawn.length ? d3.extent(drawn, (run) => run.value) : [1, 2]);
-  const plot = Plot.plot({
+  const options = {
     ...common(width, `${title} against batch size`),
     marginTop: 20 - above(height),
     x: { type: "log", base: 2, label: "Batch size b", domain: across, ticks: powers(across, width / 42), tickFormat: powerOfTwo, grid: true, tickSize: 0 },
@@ -139,8 +144,39 @@ function againstBatchSize(key, width, pointed) {
       rows.length ? Plot.text(["not reached"], { frameAnchor: "top-left", dy: above(height) - 6, fill: "var(--faint)" }) : null,
       ...marks,
     ],
+  };
+  return { plot: Plot.plot(ends.length ? withNames(options, ends) : options), runs: all };
+}
+
+const NAME_HEIGHT = 13; // pixels
+const CHARACTER = 6.2;
+
+/** The plot with the names of its curves at their right, beside their ends and apart from each other. */
+function withNames(options, ends) {
+  const longest = d3.max(ends, (end) => study.variants[end.variant].short.length);
+  const height = Math.max(options.height, options.marginTop + options.marginBottom + NAME_HEIGHT * ends.length);
+  const roomy = { ...options, height, marginRight: 20 + CHARACTER * longest };
+  const plain = Plot.plot(roomy); // tells where its scales put things
+  const [x, y] = [plain.scale("x"), plain.scale("y")];
+  const wanted = d3.sort(ends, (end) => y.apply(end.value));
+  const places = spreadOut(wanted.map((end) => y.apply(end.value)), NAME_HEIGHT, height - options.marginBottom);
+  const names = wanted.flatMap((end, i) => {
+    const [paint, place] = [color(end.variant), y.invert(places[i])];
+    const own = [{ ...end, right: x.domain[1], place, short: study.variants[end.variant].short }];
+    const className = `variant-${end.variant}`;
+    const leader = { x1: "batch_size", y1: "value", x2: "right", y2: "place", stroke: paint, strokeOpacity: 0.5 };
+    const text = { x: "right", y: "place", text: "short", textAnchor: "start", dx: 4, fill: paint, fontSize: 11 };
+    return [Plot.link(own, { ...leader, className }), Plot.text(own, { ...text, className, clip: false })];
   });
-  return { plot, runs: all };
+  return { ...roomy, marks: [...options.marks, ...names] };
+}
+
+/** Places at least `gap` apart and above `lowest`, close to those wanted, which are sorted. */
+function spreadOut(wanted, gap, lowest) {
+  const found = [];
+  for (const place of wanted) found.push(Math.max(place, found.length ? found.at(-1) + gap : place));
+  found.reduceRight((limit, place, i) => (found[i] = Math.min(place, limit)) - gap, lowest - gap / 2);
+  return found;
 }
 
 const padded = ([low, high]) => [low / 1.25, high * 1.25];

@@ -18,10 +18,11 @@ const state = {
 const SYMBOLS = ["circle", "square", "triangle", "triangle2", "cross", "wye", "square2", "asterisk"];
 const MISSED = ["exhausted", "diverged"];
 
-// In the dark a colour is lightened, so that the same hue stays readable.
+// In the dark a colour is lightened, so that the same hue stays readable; black becomes gray.
 study.variants.forEach(({ color }, i) => {
-  const both = `light-dark(${color}, color-mix(in oklab, ${color} 62%, white))`;
-  document.documentElement.style.setProperty(`--variant-${i}`, both);
+  const light = d3.hcl(color);
+  light.l = 60 + 0.4 * light.l;
+  document.documentElement.style.setProperty(`--variant-${i}`, `light-dark(${color}, ${light.formatHex()})`);
 });
 const color = (variant) => `var(--variant-${variant})`;
 
