@@ -13,8 +13,8 @@ from cbs_lightning.console import visible
 LONGEST_SHOWN = 200  # characters of a value
 SYNONYMS = {  # what other projects call a key
     "learning_rate": "lr", "bs": "batch_size", "threshold": "loss", "wd": "weight_decay",
-    "device": "accelerator", "workers": "jobs", "none": "null", "epochs": "max_epochs",
-    "steps": "max_steps",
+    "device": "accelerator", "gpus": "devices", "workers": "jobs", "none": "null",
+    "epochs": "max_epochs", "steps": "max_steps", "name": "study",
 }  # fmt: skip
 
 
@@ -68,8 +68,12 @@ def did_you_mean(name: str, known: Iterable[str], typed: str = "{}") -> str:
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The one of the known names that may have been meant, if any."""
     by_case = {each.lower(): each for each in known}
-    synonym = SYNONYMS.get(name.lower(), "")
-    found = get_close_matches(synonym if synonym in by_case else name.lower(), by_case, n=1)
+    typed = name.lower().replace("-", "_")
+    if SYNONYMS.get(typed) in by_case:
+        typed = SYNONYMS[typed]
+    found = get_close_matches(typed, by_case, n=1)
+    longer = [each for each in by_case if each.startswith(f"{typed}_")]
+    found = found or (longer if len(longer) == 1 else [])
     return by_case[found[0]] if found else None
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import cbs_lightning
 from cbs_lightning.cli.arguments import readable, unreadable
 from cbs_lightning.cli.jobs import _print_interrupted
 from cbs_lightning.cli.known import nearest_key, options
@@ -31,18 +32,20 @@ from tests.conftest import TINY
 ROOT = Path(__file__).parents[1]
 
 BAD = {
-    "batch_size=0": ["batch_size=0", ">= 1"],
-    "batch_size=four": ["batch_size=four", "whole number"],
-    "jobs=0": ["jobs=0", "must be a whole number >= 1 or auto"],
-    "jobs=-1": ["jobs=-1", ">= 1 or auto"],
-    "jobs=many": ["jobs=many", "or auto"],
+    "batch_size=0": ["error: batch_size=0: must be a whole number >= 1"],
+    "batch_size=four": ["error: batch_size=four: must be a whole number >= 1"],
+    "jobs=0": ["error: jobs=0: must be a whole number >= 1 or auto"],
+    "jobs=-1": ["error: jobs=-1: must be a whole number >= 1 or auto"],
+    "jobs=many": ["error: jobs=many: must be a whole number >= 1 or auto"],
     "optimizer=sdg": ["did you mean optimizer=sgd? ", "adam, adam_monotone, adamw, amsgrad, lion"],
-    "data=cifar": ["data=cifar", "cifar10, digits, mnist"],
-    "model=resnet": ["model=resnet", "resnet18, resnet20, resnet20_authors"],
-    "experiment=digit": ["experiment=digit", "cifar10_resnet20, digits, gpt_bytes, "],
+    "data=cifar": ["data=cifar: did you mean data=cifar10? allowed: cifar10, digits, mnist"],
+    "model=resnet": ["did you mean model=resnet20? allowed: byte_gpt, resnet18, resnet20, resn"],
+    "experiment=digit": ["did you mean experiment=digits? allowed: betas, cifar10_resnet20, dig"],
     "batchsize=4": ["batchsize=4: no such key; did you mean batch_size=4? allowed: "],
     "optimzer=adam": ["optimzer=adam: no such key; did you mean optimizer=adam? allowed: "],
-    "optimizer.beta=0.9": ["optimizer.beta=0.9", "did you mean optimizer.betas=0.9? allowed: "],
+    "optimizer.beta=0.9": [
+        "optimizer.beta=0.9: no such key; did you mean optimizer.betas=0.9? allowed: optimizer."
+    ],
     "stop.los=1": ["stop.los=1: no such key; did you mean stop.loss=1? allowed: stop."],
     "lr=0.1": ["lr=0.1: no such key; did you mean optimizer.lr=0.1?"],
     "max_epochs=3": ["max_epochs=3: no such key; did you mean stop.max_epochs=3?"],
@@ -71,24 +74,27 @@ BAD = {
     "+optimizer.betta=1": ["Adam has no such setting; did you mean optimizer.betas? allowed: am"],
     "--batch-size=4": ["keys are typed without dashes: batch_size=4"],
     "--config-dir=/nowhere": ["--config-dir /nowhere: no such directory"],
-    "+batchsize=4": ["batchsize=4", "batch_size"],
-    "stop.loss=-1": ["stop.loss=-1", "> 0"],
-    "optimizer.lr=0": ["optimizer.lr=0", "> 0"],
+    "+batchsize=4": ["error: +batchsize=4: no such key; did you mean batch_size=4? allowed: "],
+    "stop.loss=-1": ["error: stop.loss=-1: must be a number > 0"],
+    "optimizer.lr=0": ["error: optimizer.lr=0: must be a number > 0"],
     "optimizer.betas=[0.9,2]": [
         "optimizer.betas=[0.9,2]: must be two numbers in [0, 1), such as [0.9,"
     ],
-    "trainer.accelerator=gpu": ["trainer.accelerator=gpu", "auto, cpu"],
-    "hydra.nothing=1": ["hydra.nothing=1", "allowed: hydra.callbacks, ", "hydra.sweeper"],
+    "trainer.accelerator=gpu": ["trainer.accelerator=gpu: there is none here; allowed: auto, cpu"],
+    "hydra.nothing=1": [
+        "hydra.nothing=1: no such key; allowed: hydra.callbacks, ",
+        "hydra.sweeper",
+    ],
     "budget.runs=1": ["budget.runs=1", "a search has hydra.sweeper.budget.runs, with hydra/sweep"],
     "hydra.sweeper.octaves=1": [
         "allowed: hydra.sweeper.grid, hydra.sweeper.params; a search has hydra.sweeper.octaves"
     ],
     "hydra.launcher.partition=a": ["hydra.launcher.partition=a: no such key"],
-    "stop.loss=${nothing}": ["stop.loss"],
-    "~stop.loss": ["stop.loss"],
-    "optimizer=null": ["optimizer"],
-    "batch_size": ["batch_size"],
-    "batch_size=4,8": ["batch_size", "-m"],
+    "stop.loss=${nothing}": ["error: stop.loss=${nothing}: Interpolation key 'nothing' not found"],
+    "~stop.loss": ["error: ~stop.loss: is needed and cannot be removed"],
+    "optimizer=null": ["optimizer=null: choose one of the group's options, or leave it out; all"],
+    "batch_size": ["error: batch_size: must be key=value, such as batch_size=<value>"],
+    "batch_size=4,8": ["error: batch_size=4,8: several values make a sweep, which needs -m"],
 }
 
 
@@ -185,6 +191,25 @@ LINES = {  # what is typed, and what comes after `error: `
     "key; did you mean hydra.sweeper.octaves=2? allowed: hydra.sweeper.budget, "
     "hydra.sweeper.give_up, hydra.sweeper.grid, hydra.sweeper.largest, hydra.sweeper.octaves, "
     "hydra.sweeper.params, hydra.sweeper.probes, hydra.sweeper.smallest",
+    "'batch_size=2**4'": "batch_size=2**4: must be a whole number >= 1, such as 16",
+    "optimizer.lr=0,001": "optimizer.lr=0,001: several values make a sweep, which needs -m; "
+    "a number has a decimal point: optimizer.lr=0.001",
+    "batch_size=1,000": "batch_size=1,000: several values make a sweep, which needs -m; "
+    "a number has no commas: batch_size=1000",
+    "seeds=0,1": "seeds=0,1: no such key; did you mean seed=0,1? allowed: "
+    f"{', '.join(TOP_LEVEL)}",
+    "+lr=0.1": "+lr=0.1: no such key; did you mean optimizer.lr=0.1? allowed: "
+    f"{', '.join(TOP_LEVEL)}",
+    "accumulate_grad_batches=4": "accumulate_grad_batches=4: no such key; a step is one batch of "
+    "batch_size samples; set micro_batch_size to work it in slices instead",
+    "checkpoint.every=5": "checkpoint.every=5: no such key; did you mean "
+    "checkpoint.every_seconds=5? allowed: checkpoint.every_seconds, checkpoint.keep",
+    "model=vision/resnet": f"model=vision/resnet: allowed: {', '.join(options('model'))}",
+    "-m optimizer=adam,sgd 'optimizer.betas=[0.9,0.9]'": "optimizer.betas=[0.9,0.9]: not every "
+    "option of optimizer in this sweep has this key; optimizer=adabelief, adam, adam_monotone, "
+    "adamw, amsgrad, lion, nadam, radam, schedule_free, soap, yogi have optimizer.betas",
+    "optimizer._target_=Adam":
+        "optimizer._target_=Adam: must be a class's import path, such as my_file.MyClass",
     "-m batch_size=8,sixteen stop.loss=true": "stop.loss=true: must be a number > 0",
     "-m batch_size=8,sixteen": "batch_size=sixteen: must be a whole number >= 1",
 }  # fmt: skip
@@ -201,6 +226,9 @@ def test_a_mistake_is_answered_with_what_to_type(cli, monkeypatch, tmp_path, typ
 MEANT = {  # a key that there is not, and what may have been meant
     "epochs": "stop.max_epochs",
     "steps": "stop.max_steps",
+    "name": "study",
+    "gpus": "trainer.devices",
+    "optimizer.learning-rate": "optimizer.lr",
     "bs": "batch_size",
     "BatchSize": "batch_size",
     "learning_rate": "optimizer.lr",
@@ -266,6 +294,10 @@ WORDS = {  # words that Hydra cannot read, or would ignore, and the line about t
     "hydra.sweeper=critical_batch":
         "hydra.sweeper=critical_batch: did you mean hydra/sweeper=critical_batch?",
     "experiment=digits.yaml": "experiment=digits.yaml: did you mean experiment=digits?",
+    "experiment=conf/experiment/digits.yaml":
+        "experiment=conf/experiment/digits.yaml: did you mean experiment=digits?",
+    "+hydra.sweeper.params={}": "+hydra.sweeper.params={}: on the command line sweep the keys "
+    "themselves, such as -m batch_size=4,8",
     "--config-path x": "--config-path: has no effect here: add a directory by --config-dir",
     "hydra.job.name=x":
         "hydra.job.name=x: has no effect here: a run is named after its settings; set study",
@@ -289,6 +321,8 @@ def test_words_that_are_no_override_are_put_together(monkeypatch, typed):
         ("optimizer.betas=(0.9, 0.99)", "a list has brackets: 'optimizer.betas=[0.9,0.99]'"),
         ("é=3", "keys are words with dots between them, see python train.py --help"),
         ("batch_size=8;16", "values take commas without spaces; type -m batch_size=8,16"),
+        ("batch_size=2^4", "powers are typed as numbers; type batch_size=16"),
+        ("batch_size=2^2,2^3", "powers are typed as numbers; type -m batch_size=4,8"),
         ("batch_size=4,,8", "a value is missing beside a comma; type -m batch_size=4,8"),
         ("data_dir=/tmp/a=b", f"{QUOTES}: 'data_dir=\"/tmp/a=b\"'"),
         ("output_dir=/it's here", f"{QUOTES}: 'output_dir=\"/it'\"'\"'s here\"'"),
@@ -443,6 +477,11 @@ def test_the_help_is_one_screen_of_keys_that_exist(cli):
     assert len(named) > 20 and "noise.probes" in named
     for word in named:
         assert word in keys or any(key.endswith(word) for key in keys if word[0] == "."), word
+
+
+def test_the_version_is_that_of_this_project(cli):
+    outcome = cli("--version")
+    assert outcome.out == f"cbs_lightning {cbs_lightning.__version__}\n" and outcome.code == 0
 
 
 def test_the_help_has_the_options_of_the_users_own_configuration(cli, tmp_path):

@@ -365,6 +365,9 @@ def test_a_run_under_way_is_no_error(study, monkeypatch, capsys, without_picture
         ("--within=much", "error: WITHIN=much: must be a number > 0"),
         ("--window=1.5", "error: WINDOW=1.5: must be a whole number >= 1"),
         ("--rule=median", "error: RULE=median: must be one of epoch, window, middle"),
+        ("LOSS=0.5", "error: LOSS=0.5: type --loss=0.5"),
+        ("rule=window", "error: rule=window: type --rule=window"),
+        ("OUTPUT_DIR=here", "error: OUTPUT_DIR=here: type here"),
     ],
 )
 def test_a_question_that_cannot_be_asked(study, monkeypatch, given, says):

@@ -313,7 +313,10 @@ def test_data_without_a_fingerprint_have_the_hash_they_always_had(monkeypatch):
             "error: model=byte_gpt: ValueError: width=8: must be a multiple of heads=3",
         ),
         ("data.length=0", "error: data=stdlib: ValueError: length=0: must be at least 1"),
-        ("data=digits", "error: model.context: Interpolation key 'data.length' not found"),
+        (
+            "data=digits",
+            "error: model.context: needs data.length; data=shakespeare, stdlib have data.length",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(cli, tmp_path, mistake, said):

@@ -14,11 +14,20 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Sweep
 from hydra.errors import HydraException
 
+from cbs_lightning import __version__
 from cbs_lightning.cli.help import help_text
-from cbs_lightning.cli.known import GROUPS, OF_HYDRA, PATHS, nearest_key, options
+from cbs_lightning.cli.known import (
+    GROUPS,
+    OF_HYDRA,
+    PARAMS,
+    PATHS,
+    SWEEP_KEYS,
+    nearest_key,
+    options,
+)
 from cbs_lightning.commands import train_command
 from cbs_lightning.config.composition import CONF_DIR
-from cbs_lightning.config.grammar import in_quotes
+from cbs_lightning.config.grammar import in_quotes, powers_as_numbers
 from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.errors import LONGEST_SHOWN, UserError, shown
 
@@ -47,11 +56,14 @@ ALIKE = 0.75  # how similar an option must be to what was typed
 def readable(words: list[str]) -> list[str]:
     """The same words, in the order and with the quotes that Hydra needs.
 
-    Prints the help and exits if that is asked for. Raises `UserError` for what Hydra would ignore,
-    or answer with its usage message.
+    Prints the help or the version and exits if that is asked for. Raises `UserError` for what
+    Hydra would ignore, or answer with its usage message.
     """
     parser = get_args_parser()
     parser.error = _refuse  # type: ignore[method-assign]
+    parser._option_string_actions["--version"].version = (  # type: ignore[attr-defined]
+        f"cbs_lightning {__version__}"
+    )
     phrases = _phrases(words, parser)
     given = [phrase for phrase in phrases if OPTION.match(phrase[0])]
     for word, *_ in given:
@@ -96,10 +108,12 @@ def unreadable(text: str) -> str:
         return f"a study's name has no spaces; type {key}={'_'.join(value.split())}"
     if re.fullmatch(r"\(.*\)", value):
         return f"a list has brackets: {quote(f'{key}=[{_joined(value[1:-1])}]')}"
-    joined = _joined(value)
+    joined = _joined(powers_as_numbers(value))
     if key not in PATHS and joined and (read := _reads(f"{key}={joined}")) is not None:
         reason = "values take commas without spaces"
-        if re.search(r"^,|,\s*,|,\s*$", value):
+        if "^" in value:
+            reason = "powers are typed as numbers"
+        elif re.search(r"^,|,\s*,|,\s*$", value):
             reason = "a value is missing beside a comma"
         elif joined == value:
             reason = "nothing but = between key and value"
@@ -159,11 +173,13 @@ def _check_override(text: str, *, alone: bool) -> None:
     instead = [value for name, value in WITHOUT_EFFECT.items() if f"{key}.".startswith(f"{name}.")]
     if any(instead[:1]):
         raise UserError(f"{shown(text)}: has no effect here: {instead[0]}")
+    if text.startswith("+") and f"{key}.".startswith(PARAMS):
+        raise UserError(f"{shown(text)}: {SWEEP_KEYS}")
     value = text.partition("=")[2]
     if (slashed := key.replace(".", "/")) in OF_HYDRA and slashed != key:
         raise UserError(f"{shown(text)}: did you mean {slashed}={value}?")
-    if key in GROUPS and re.fullmatch(r"\w+\.yaml", value):
-        raise UserError(f"{shown(text)}: did you mean {key}={value.removesuffix('.yaml')}?")
+    if key in GROUPS and re.fullmatch(r"[\w./-]+\.yaml", value):
+        raise UserError(f"{shown(text)}: did you mean {key}={Path(value).stem}?")
 
 
 def _without_value(words: list[str]) -> str:

@@ -19,6 +19,7 @@ from cbs_lightning.commands import train_command
 from cbs_lightning.config.composition import CONF_DIR, DEFAULT_OPTIMIZER, OWN_INSTEAD, compose_whole
 from cbs_lightning.config.grammar import list_of
 from cbs_lightning.config.identity import OWN, flatten
+from cbs_lightning.config.trainer_flags import INSTEAD
 from cbs_lightning.errors import UserError, nearest
 from cbs_lightning.search import settings as search_settings
 
@@ -28,6 +29,8 @@ PATHS = ("output_dir", "data_dir", "repeat")
 NOT_OPTIONS = (DEFAULT_OPTIMIZER, "none")  # what a group has where nobody chooses
 NOT_KEYS = ("hydra", "sweep", "_target_", "_partial_")
 SEARCHPATH = "hydra.searchpath"
+PARAMS = "hydra.sweeper.params."
+SWEEP_KEYS = "on the command line sweep the keys themselves, such as -m batch_size=4,8"
 
 
 def word_of(key: str) -> str | None:
@@ -56,6 +59,16 @@ def options(group: str) -> list[str]:
     return sorted(set(_files(group)) - set(NOT_OPTIONS))
 
 
+def is_key(key: str) -> bool:
+    """Whether there is such a key, or a group; also true if the configuration is wrong."""
+    cfg = _composed()
+    if cfg is None or key in (*GROUPS, *OF_HYDRA):
+        return True
+    above, _, name = key.rpartition(".")
+    parent, node = _parent_of(key, cfg)
+    return parent == above and isinstance(node, DictConfig) and name in node
+
+
 def is_list(key: str) -> bool:
     """Whether the key usually has a list."""
     cfg = _composed()
@@ -74,21 +87,27 @@ def no_such_key(key: str) -> str:
     if isinstance(value := value_of(key), dict) and isinstance(cfg.get(key), DictConfig):
         for inner in (each for each in value if each not in cfg[key]):
             return no_such_key(f"{key}.{inner}")
+    name = key.rpartition(".")[2]
     if key in keys:  # as composed without what is swept
-        return f"not every option of {parent} in this sweep has this key"
+        having = options_with(parent, name)
+        return "; ".join(
+            filter(None, [f"not every option of {parent} in this sweep has this key", having])
+        )
     if parent == "optimizer" and cfg.hydra.runtime.choices.optimizer == OWN:
         return OWN_INSTEAD
     allowed = f"allowed: {', '.join(keys) or 'none'}{_of_a_search(key)}"
-    if meant := nearest_key(key, cfg, keys):
+    meant = nearest_key(key, cfg, keys)
+    if key in INSTEAD and not f".{meant}".endswith(f".{key}"):  # a flag of Lightning's Trainer
+        return f"no such key; {INSTEAD[key]}"
+    if meant is not None:
         return f"no such key; did you mean {_with_value(meant, key)}? {allowed}"
-    name = key.rpartition(".")[2]
-    others = [_having(group, name) for group in ([parent] if parent else GROUPS)]
+    others = [options_with(group, name) for group in ([parent] if parent else GROUPS)]
     elsewhere = "; ".join(filter(None, others))
-    of_class = "" if elsewhere and keys else _of_class(parent, node, key)
-    return "; ".join(filter(None, ["no such key", elsewhere, of_class or allowed]))
+    said = _of_class(parent, node, key) or allowed
+    return "; ".join(filter(None, ["no such key", elsewhere, said]))
 
 
-def _having(group: str, name: str) -> str:
+def options_with(group: str, name: str) -> str:
     """Which options of a group have a key of this name."""
     files, having = _files(group) if group in GROUPS else {}, []
     for option in sorted(files):

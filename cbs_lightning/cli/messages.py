@@ -13,11 +13,16 @@ from yaml import MarkedYAMLError, YAMLError
 from cbs_lightning.cli.arguments import unreadable
 from cbs_lightning.cli.known import (
     GROUPS,
+    OF_HYDRA,
+    PARAMS,
     PATHS,
+    SWEEP_KEYS,
+    is_key,
     is_list,
     is_swept,
     no_such_key,
     options,
+    options_with,
     word_of,
 )
 from cbs_lightning.commands import install_command
@@ -28,7 +33,6 @@ from cbs_lightning.console import one_line, visible
 from cbs_lightning.errors import ConfigError, UserError, did_you_mean, shown
 
 SUBMITIT = "hydra/launcher/submitit_slurm"  # of a package that is an extra
-PARAMS = "hydra.sweeper.params."
 
 
 def error_line(error: Exception) -> str | None:
@@ -39,8 +43,7 @@ def error_line(error: Exception) -> str | None:
 
 def _described(error: Exception) -> str | None:
     if isinstance(error, ConfigError):
-        word = word_of(error.key)
-        return str(error) if word is None or is_swept(word) else f"{shown(word)}: {error.allowed}"
+        return _of_key(error)
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, YAMLError):
@@ -57,6 +60,19 @@ def _described(error: Exception) -> str | None:
     return None
 
 
+def _of_key(error: ConfigError) -> str:
+    if lacking := re.fullmatch(r"Interpolation key '(\w+)\.(\w+)' not found", error.allowed):
+        group, name = lacking.groups()
+        if elsewhere := options_with(group, name):
+            return f"{error.key}: needs {group}.{name}; {elsewhere}"
+    word = word_of(error.key)
+    if word is None or is_swept(word):
+        return str(error)
+    added = word.startswith("+") and not word.startswith("+hydra.")
+    added = added and error.allowed.startswith("no such key")
+    return f"{shown(word)}: {no_such_key(error.key) if added else error.allowed}"
+
+
 def _of_hydra(error: Exception, said: str) -> str:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         return _no_such_option(error.missing_cfg_file, error.options)
@@ -71,7 +87,9 @@ def _of_hydra(error: Exception, said: str) -> str:
 
 
 def _no_such_option(path: str, known: Sequence[str] | None) -> str:
-    group, _, name = path.rpartition("/")
+    group = next((each for each in (*GROUPS, *OF_HYDRA) if path.startswith(f"{each}/")), "")
+    group = group or path.rpartition("/")[0]
+    name = path.removeprefix(f"{group}/")
     if path == SUBMITIT:
         return f"{group}=slurm: needs the package submitit: {install_command('slurm')}"
     if not group:
@@ -105,8 +123,19 @@ def _several_values(typed: str) -> str:
     if key in PATHS:
         one = in_quotes(key, value)
         return f"{typed}: a comma separates several values; to pass one, quote it: {one}"
+    if not is_key(key):
+        return _no_such_key(key)
     brackets = f"; a list has brackets: '{key}=[{value}]'" if is_list(key) else ""
-    return f"{typed}: several values make a sweep, which needs -m{brackets}"
+    return f"{typed}: several values make a sweep, which needs -m{brackets or _one_number(typed)}"
+
+
+def _one_number(typed: str) -> str:
+    """What to type if the comma may have been that of a single number."""
+    if re.search(r"=0,\d+$", typed):
+        return f"; a number has a decimal point: {typed.replace(',', '.')}"
+    if re.search(r"=[1-9]\d{0,2}(,\d{3})*,000$", typed):
+        return f"; a number has no commas: {typed.replace(',', '')}"
+    return ""
 
 
 def _not_swept(typed: str) -> str:
@@ -119,7 +148,7 @@ def _not_swept(typed: str) -> str:
 def _no_such_key(key: str) -> str:
     typed = shown(word_of(key) or key)
     if f"{key}.".startswith(PARAMS):
-        return f"{typed}: on the command line sweep the keys themselves, such as -m batch_size=4,8"
+        return f"{typed}: {SWEEP_KEYS}"
     if key.startswith("trainer."):
         return f"{typed}: {refusal(key.removeprefix('trainer.')) or f'type +{typed}'}"
     return f"{typed}: {no_such_key(key)}"

@@ -107,7 +107,7 @@ def _check_strangers(cfg: RunConfig) -> None:
     """Refuse what works only with this project's models and data."""
     model, data = (get_object(settings["_target_"]) for settings in (cfg.model, cfg.data))
     if issubclass(model, Classifier):
-        reason = f"{cfg.names.model} needs images, as an ImageDataModule of this project's has them"
+        reason = f"{cfg.names.model} needs images: data from a class derived from ImageDataModule"
         require(issubclass(data, ImageDataModule), "data", cfg.names.data, reason)
         return
     allowed = "only for this project's classifiers; allowed here"

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from cbs_lightning.config.grammar import powers_as_numbers
 from cbs_lightning.errors import did_you_mean, require
 
 LARGEST = 2**63 - 1
@@ -27,6 +28,8 @@ class Whole:
         allowed = f"must be a whole number >= {self.least}{limit}{self._or()}"
         if isinstance(value, float) and value.is_integer() and abs(value) < LARGEST:
             allowed += f", such as {int(value)}"
+        if isinstance(value, str) and (number := powers_as_numbers(value)) != value:
+            allowed += f", such as {number}"
         if isinstance(value, list) and value:
             allowed += f"; to sweep, without brackets: {key}={','.join(map(str, value))}"
         if isinstance(value, str) and re.fullmatch(r"\d+([\s;]+\d+)+", value):

@@ -134,7 +134,7 @@ def _check_logger(key: str, settings: Settings) -> None:
 def import_target(key: str, target: Any) -> Any:
     """What `<key>._target_` names; raises `ConfigError` with the reason where that fails."""
     path = "must be a class's import path, such as my_file.MyClass"
-    require(isinstance(target, str) and bool(target), f"{key}._target_", target, path)
+    require(isinstance(target, str) and "." in target, f"{key}._target_", target, path)
     try:
         return get_object(target)
     except Exception as error:  # whatever a user's file raises

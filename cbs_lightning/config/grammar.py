@@ -20,3 +20,12 @@ def in_quotes(key: str, value: str) -> str:
     """The override as typed in a shell, quoted for the shell and for Hydra."""
     inner = quoted(value) if '"' in value or "\\" in value else f'"{value}"'
     return quote(f"{key}={inner}")
+
+
+def powers_as_numbers(text: str) -> str:
+    """The text with 2^4 or 2**4 as 16."""
+    return re.sub(r"\b(\d\d?)(?:\^|\*\*)(\d\d?)\b", _power, text)
+
+
+def _power(found: re.Match[str]) -> str:
+    return str(int(found[1]) ** int(found[2]))

@@ -17,12 +17,15 @@ from cbs_lightning.fit.comparison import WITHIN
 from cbs_lightning.results.store import studies
 from cbs_lightning.results.trajectory import RuleName
 
+OPTIONS = ("study", "variants", "loss", "rule", "window", "within")
+
 
 def for_every_study(description: str | None, write: Callable[[Path, Question], list[str]]) -> None:
     """Parse the command line, and print the lines that `write` returns for each study.
 
     A study that cannot be written is reported at the end, in one line; the others are written.
     """
+    _refuse_variables_of_make(sys.argv[1:])
     arguments = _parser(description).parse_args()
     output_dir: Path = arguments.output_dir
     question = _question(arguments)
@@ -62,6 +65,16 @@ def check_output_dir(output_dir: Path) -> None:
     """Exit unless the directory exists."""
     if not output_dir.is_dir():
         sys.exit(visible(f"error: {output_directory(output_dir)}: no such directory"))
+
+
+def _refuse_variables_of_make(words: list[str]) -> None:
+    """Exit at LOSS=0.5, which is for make; what follows -- is the output directory."""
+    for word in words[: words.index("--") if "--" in words else None]:
+        name, _, value = word.partition("=")
+        if value and name.lower() == "output_dir":
+            sys.exit(visible(f"error: {word}: type {value}"))
+        if value and name.lower() in OPTIONS:
+            sys.exit(visible(f"error: {word}: type --{name.lower()}={value}"))
 
 
 def _parser(description: str | None) -> argparse.ArgumentParser:
