@@ -429,12 +429,13 @@ def test_as_many_probes_as_were_asked_for_in_a_short_run(tmp_path, capsys):
     assert record.shortfall in capsys.readouterr().out
 
 
-def test_a_run_without_a_reading_says_that_it_has_no_probes(tmp_path):
+def test_a_run_without_a_reading_says_that_it_has_no_probes(tmp_path, capsys):
     cfg = compose([*RESTLESS, *PROBES, "stop.max_steps=3", f"output_dir={tmp_path}"])
     run(cfg)
-    assert (
-        "0 of 3 probes were made: the run ended before" in record_of(run_directory(cfg)).shortfall
-    )
+    shortfall = record_of(run_directory(cfg)).shortfall
+    assert "0 of 3 probes were made: the run ended before" in shortfall
+    said = capsys.readouterr().out
+    assert shortfall in said and "took as long as" not in said
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path):

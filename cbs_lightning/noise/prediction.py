@@ -120,15 +120,14 @@ def prediction_line(record: NoiseRecord) -> str:
 
 
 def cost_line(record: NoiseRecord) -> str:
-    """For the end of a run: what its probes took, and what BatchNorm saw in them."""
+    """For the end of a run with probes: what they took, and what BatchNorm saw in them."""
     cost, made = record.cost, len(record.probes)
     gradients = cost.in_gradients
     of_run = sum(each.steps for each in record.probes) * record.batch_size
     share = f" ({100 * gradients / of_run:.0f} % of the run's own {of_run:,.0f})" if of_run else ""
     took = f"{gradients:,} gradients{share}: {cost.seconds:.3g} s"
     line = f"{count_of(made, 'probe')} took as long as {took}"
-    size = record.probes[0].batch_size if made else None
-    if size is not None:
+    if (size := record.probes[0].batch_size) is not None:
         line += f", in batches of {size}"
         if size < record.batch_size:
             line += f", which is what BatchNorm saw; the run has {record.batch_size}"

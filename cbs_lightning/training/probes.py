@@ -116,7 +116,9 @@ def summary_lines(directory: Path, threshold: float) -> list[str]:
     record = read_record(directory)
     if record is None:
         return []
-    lines = [prediction_line(at_threshold(record, threshold)), cost_line(record)]
+    lines = [prediction_line(at_threshold(record, threshold))]
+    if record.probes:
+        lines.append(cost_line(record))
     if record.shortfall is not None:
         lines.append(record.shortfall)
     if record.schedule is not None:
