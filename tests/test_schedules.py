@@ -356,10 +356,11 @@ def test_an_unknown_scheduler_is_answered_with_those_there_are(cli):
 
 
 def test_a_scheduled_run_is_repeated_and_one_from_before_has_none(cli, tmp_path):
-    arguments = [*TINY, "stop.max_steps=9", f"output_dir={tmp_path / 'original'}"]
+    trusting = "trusted_packages=[tests]"
+    arguments = [*TINY, trusting, "stop.max_steps=9", f"output_dir={tmp_path / 'original'}"]
     assert cli(*arguments, "scheduler=wsd", "scheduler.horizon_samples=2000").code == 0
     (stored,) = (tmp_path / "original").glob("*/*/")
-    again = [f"repeat='{stored}'", "trusted_packages=[tests]", f"output_dir={tmp_path / 'again'}"]
+    again = [f"repeat='{stored}'", trusting, "report=false", f"output_dir={tmp_path / 'again'}"]
     outcome = cli(*again)
     assert outcome.code == 0 and "is not what" not in outcome.out, outcome.err
     assert_same_runs(tmp_path / "original", tmp_path / "again")

@@ -69,8 +69,9 @@ def test_the_key_to_use_is_named(key, instead):
 @pytest.mark.parametrize("typed", ["trainer.gradient_clipval=1", "+trainer.gradient_clipval=1"])
 def test_a_misspelt_flag_is_guessed(cli, typed):
     outcome = cli(*TINY, typed)
-    meant = "no such key; did you mean trainer.gradient_clip_val? allowed: trainer.accelerator, "
-    assert outcome.err.startswith(f"error: {typed}: {meant}")
+    meant, allowed = outcome.err.removeprefix(f"error: {typed}: no such key; ").split("? ")
+    assert meant.removesuffix("=1") == "did you mean trainer.gradient_clip_val"
+    assert allowed.startswith("allowed: trainer.accelerator, ")
 
 
 def test_a_misspelt_flag_that_is_refused_is_guessed_too():
