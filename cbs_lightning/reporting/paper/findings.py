@@ -164,13 +164,19 @@ def seed_table(study: PublishedStudy) -> list[str]:
                 ]
             )
     if not rows:
-        return [f"{study.paper.title}: one seed per cell so far, so this is not known yet."]
+        why = (
+            "one seed per cell so far, so this is not known yet" if study.curves else "no cell yet"
+        )
+        return [f"{study.paper.title}: {why}."]
     scatter = [
         f"{name_of(curve.variant)} {spread:.3f}"
         for curve in study.curves
         if (spread := _seed_scatter(curve)) is not None
     ]
-    pooled = f"Standard deviation of log K between seeds, pooled: {', '.join(scatter)}."
+    pooled = (
+        f"Standard deviation of log K between seeds, pooled: {', '.join(scatter)}. By the rule "
+        "`epoch` K is a whole number of epochs, so that a scatter of less than one does not show."
+    )
     header = ["optimizer", "b", "K of each seed", "median", "largest over smallest"]
     return [f"{study.paper.title}:", "", *table(header, rows), "", pooled]
 
