@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from joblib.externals.loky import get_reusable_executor
 import yaml
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
@@ -146,6 +147,7 @@ def test_the_example_of_a_trainer_of_ones_own_runs(tmp_path, monkeypatch, capsys
 def test_from_an_empty_folder_to_a_figure(tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)  # as `main` does
+    get_reusable_executor().shutdown()  # an earlier test's workers do not look into this folder
     text = (ROOT / "docs" / "own_model.md").read_text()
     code, _ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     model, data = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
