@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
-from joblib.externals.loky import get_reusable_executor
 import yaml
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from joblib.externals.loky import get_reusable_executor
 
 import cbs_lightning
 import cbs_lightning.fit
