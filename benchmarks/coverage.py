@@ -30,9 +30,13 @@ FEW_CELLS = ((0.05, 1), (0.1, 3), (0.2, 1))  # noise and seeds
 NOISES, SEEDS = (0.03, 0.1, 0.25), (1, 3)
 WITHIN = 0.1
 LEVEL = 0.9
+BY_EPOCH = "family by the epoch"  # the wide family; K is rounded up to whole epochs
+EPOCHS = (5.0, 40.0)  # in which the least K·b is reached there
 COVERED = Target("share of 90 % intervals that hold b*", 0.85, 0.85, at_least=True)
 NOT_TOO_WIDE = Target("the same: not too often", 0.97, 0.97)
-OTHERS_COVERED = Target("the same, noisy quadratics and nested", 0.85, 0.85, at_least=True)
+OTHERS_COVERED = Target(
+    "the same, noisy quadratics, nested, by the epoch", 0.85, 0.85, at_least=True
+)
 CLAIMED = Target("share of minima claimed", 0.8, 0.8, at_least=True)
 FALSE = Target("share of false claims without one", 0.05, 0.05)
 RANGE = Target("share of ranges called 90 % sure that hold", 0.85, 0.9, at_least=True)
@@ -60,10 +64,16 @@ class Sweep:
     curve: Steps
     critical: float | None  # b*; None where K·b has no minimum inside the batch sizes
     least: float  # K·b within the batch sizes
+    rounded_to: list[float]  # K of each run that reached the threshold
 
 
 def run_sweep(
-    rng: np.random.Generator, curve: Steps, sizes: list[float], noise: float, seeds: int
+    rng: np.random.Generator,
+    curve: Steps,
+    sizes: list[float],
+    noise: float,
+    seeds: int,
+    by_epoch: bool,
 ) -> Sweep | None:
     """Half of the sweeps have a budget of 1.5 to 10 times the least K·b; the others end at the
     pole alone."""
@@ -73,29 +83,39 @@ def run_sweep(
     critical, least = found
     limited = rng.random() < 0.5
     budget = least * (log_uniform(rng, 1.5, 10.0) if limited else 100.0)
-    reached, steps, missed = [], [], []
+    samples = least / log_uniform(rng, *EPOCHS) if by_epoch else 1.0  # of an epoch
+    reached, steps, missed, rounded_to = [], [], [], []
     for b in sizes:
+        multiple = math.ceil(samples / b)
         for scatter in np.exp(noise * rng.standard_normal(seeds)):
             exact = curve(b) * float(scatter)
-            needed = max(1, round(exact)) if math.isfinite(exact) else math.inf
+            needed = _rounded(exact, multiple)
             if needed * b <= budget or (not limited and math.isfinite(needed)):
                 reached.append(b)
-                steps.append(float(needed))
+                steps.append(needed)
+                rounded_to.append(float(multiple))
             else:
                 missed.append((b, budget / b))
-    return Sweep(reached, steps, missed, curve, critical, least)
+    return Sweep(reached, steps, missed, curve, critical, least, rounded_to)
+
+
+def _rounded(exact: float, multiple: int) -> float:
+    """To the nearest step, or up to the end of the epoch."""
+    if not math.isfinite(exact):
+        return math.inf
+    return float(max(1, round(exact)) if multiple == 1 else math.ceil(exact / multiple) * multiple)
 
 
 def draw(name: str, noise: float, seeds: int, seed: int) -> Sweep:
     """A sweep whose curve falls with b, has a minimum of K·b inside its batch sizes or has none,
     and of which at least two batch sizes reached the threshold."""
-    make, minimum = (CURVES | UNSEEN)[name]
+    make, minimum = (CURVES | UNSEEN)["family" if name == BY_EPOCH else name]
     first = UNSEEN_SEED if name in UNSEEN else SEED
     rng = np.random.default_rng([first, seed, round(1000 * noise), seeds])
     while True:
         sizes = powers(rng)
         curve = make(rng, sizes)
-        sweep = run_sweep(rng, curve, sizes, noise, seeds)
+        sweep = run_sweep(rng, curve, sizes, noise, seeds, name == BY_EPOCH)
         usable = sweep is not None and len(set(sweep.sizes)) > 1
         if sweep is not None and usable and (sweep.critical is not None) == minimum:
             return sweep
@@ -114,7 +134,7 @@ class Reading:
 
 
 def read(sweep: Sweep, seed: int, noise: float) -> Reading:
-    found = compare(sweep.sizes, sweep.steps, unreached=sweep.unreached)
+    found = compare(sweep.sizes, sweep.steps, sweep.unreached, sweep.rounded_to)
     low, high = found.interval(LEVEL)
     span = found.range(WITHIN, LEVEL)
     sizes = found.data.complete
@@ -251,10 +271,12 @@ def run(report: Callable[[str], None]) -> Outcome:
     with_one = [name for name in list(CURVES)[2:] if CURVES[name][1]]
     others = measure(with_one, pairs, OTHERS, report)
     others |= measure(["two plateaus, rise"], pairs, OTHERS // 2, report)
+    others |= measure([BY_EPOCH], pairs, OTHERS, report)
     unseen = measure(UNSEEN, FEW_CELLS, FEW, report)
     cells = family | without | others | unseen
     rows = [[label, str(cell.sweeps), *cell.row()] for label, cell in cells.items()]
-    known = {label: c for label, c in others.items() if label.startswith(("noisy", "nested"))}
+    held_to = ("noisy", "nested", BY_EPOCH)
+    known = {label: c for label, c in others.items() if label.startswith(held_to)}
 
     def finding(target: Target, cells: dict[str, Cell], field: str) -> Finding:
         return Finding.of(

@@ -81,16 +81,15 @@ def grid(problem: Problem) -> list[Trial]:
 
 def search(problem: Problem, workers: int = 1, predicted: Prediction | None = None) -> Found:
     policy = Search(problem.batch_sizes, problem.seeds, predicted=predicted)
-    trials: list[Trial] = []
+    runs: dict[Proposal, Trial] = {}  # one that was abandoned may go on
     rounds = 0
-    while proposals := policy.propose(trials, workers):
-        limit = policy.sfo_limit(trials)
-        trials += [
-            problem.run(b, seed, limit if policy.limit_applies(seed) else None)
-            for b, seed in ((each.batch_size, each.seed) for each in proposals)
-        ]
+    while proposals := policy.propose(runs.values(), workers):
+        limit = policy.sfo_limit(runs.values())
+        for each in proposals:
+            bound = limit if policy.limit_applies(each.seed) else None
+            runs[each] = problem.run(each.batch_size, each.seed, bound)
         rounds += 1
-    return conclude(trials, rounds)
+    return conclude(list(runs.values()), rounds)
 
 
 def golden_section(problem: Problem) -> Found:

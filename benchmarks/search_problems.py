@@ -92,13 +92,17 @@ class Known:
         return tuple(sorted({seed for _, seed in self.steps}))
 
     def run(self, batch_size: int, seed: int, sfo_limit: float | None) -> Trial:
-        most_steps = max(1, math.floor(self.budget / batch_size))
-        if sfo_limit is not None:
-            most_steps = min(most_steps, math.floor(sfo_limit / batch_size) + 1)
+        most_steps, abandoned = max(1, math.floor(self.budget / batch_size)), False
+        if (
+            sfo_limit is not None
+            and (beyond := math.floor(sfo_limit / batch_size) + 1) < most_steps
+        ):
+            most_steps, abandoned = beyond, True
         steps = self.steps[batch_size, seed]
         if steps is not None and steps <= most_steps:
             return Trial(batch_size, seed, steps, steps, None)
-        return Trial(batch_size, seed, None, most_steps, self.loss(most_steps, batch_size))
+        loss = self.loss(most_steps, batch_size)
+        return Trial(batch_size, seed, None, most_steps, loss, abandoned)
 
 
 def _usual_loss(needed: dict[int, float], steps: int, batch_size: int) -> float:
@@ -235,7 +239,9 @@ class Replay:
         if sfo_limit is not None:
             looked_at = looked_at[: math.floor(sfo_limit / batch_size) + 1]
         found = answer(run.result, looked_at, self.request)
-        return Trial(batch_size, seed, found.steps, found.steps or len(looked_at), found.loss)
+        steps_run = found.steps or len(looked_at)
+        abandoned = found.steps is None and steps_run < len(run.trajectory)
+        return Trial(batch_size, seed, found.steps, steps_run, found.loss, abandoned)
 
 
 def replays(study: Path) -> dict[str, Replay]:

@@ -97,7 +97,7 @@ def output_errors(output_dir: Path) -> Iterator[None]:
         reason = error.strerror or str(error) or type(error).__name__
         where = f" ({error.filename})" if error.filename else ""
         advice = "what was written before is intact; run the same command to resume"
-        if not _holds_something(output_dir):
+        if not any(output_dir.glob("*/*/config.yaml")):  # of a run
             advice = "nothing was written; choose another output_dir"
         raise UserError(f"output_dir={output_dir}: {reason}{where}; {advice}") from error
 
@@ -109,10 +109,3 @@ def check_writable(output_dir: Path) -> None:
         reason = "cannot be written to" if there.is_dir() else "is not a directory"
         advice = "nothing was written; choose another output_dir"
         raise UserError(f"output_dir={output_dir}: {there} {reason}; {advice}")
-
-
-def _holds_something(directory: Path) -> bool:
-    try:
-        return any(path.is_file() for path in directory.rglob("*"))
-    except OSError:
-        return False

@@ -242,6 +242,27 @@ def test_the_prediction_band_has_room_for_a_further_run():
     assert np.mean(curve) < 0.8 and 0.83 <= np.mean(further) <= 0.98
 
 
+def test_seeds_that_round_to_the_same_epoch_are_not_the_same():
+    """The loss was looked at once an epoch: two seeds with the same K may differ by almost one."""
+    sizes, steps = np.repeat(ADAM[0], 2), np.repeat(ADAM[1], 2)
+    epochs = np.ceil(50_000 / sizes)
+    by_step, by_epoch = compare(sizes, steps), compare(sizes, steps, rounded_to=epochs)
+    assert by_epoch.data.rounding == pytest.approx(epochs / steps / 2)
+    scatter = [np.median(found.posterior.noise) for found in (by_step, by_epoch)]
+    assert scatter[1] > 1.2 * scatter[0]
+    low, high = compare(sizes, steps, rounded_to=20 * epochs).band(ADAM[0], 0.9)
+    least, most = by_step.band(ADAM[0], 0.9)
+    assert (np.log(high / low) > 1.2 * np.log(most / least)).all()
+    assert by_epoch.posterior.probability > 0.9
+    rows = by_epoch.data.resample(np.random.default_rng(0), 500).log_steps
+    spread = (rows - np.log(steps)) / by_epoch.data.rounding
+    assert 0.9 < np.abs(spread).max() <= 1.0
+    with pytest.raises(ValueError, match=r"^16 steps, but 2 numbers in rounded_to$"):
+        compare(sizes, steps, rounded_to=[1, 2])
+    with pytest.raises(ValueError, match=r"^rounded_to must be"):
+        compare(sizes, steps, rounded_to=0)
+
+
 def test_leverage_names_the_batch_size_that_decides():
     """Without b = 4 nothing shows that K·b rises towards small batch sizes."""
     sizes = [4, 8, 16, 32, 64, 128, 256]
@@ -292,7 +313,13 @@ def test_intervals_hold_b_star_and_no_minimum_is_made_up(noise, seeds, sweeps, m
 
 
 @pytest.mark.parametrize(
-    ("name", "sweeps"), [("noisy quadratic", 30), ("nested", 10), ("plateau, dip, rise", 10)]
+    ("name", "sweeps"),
+    [
+        ("noisy quadratic", 30),
+        ("nested", 10),
+        ("plateau, dip, rise", 10),
+        (coverage.BY_EPOCH, 10),
+    ],
 )
 def test_intervals_hold_b_star_on_other_curves(name, sweeps, monkeypatch):
     monkeypatch.setattr(coverage, "SEED", 556)

@@ -415,6 +415,18 @@ def test_runs_without_a_seed_are_measurements_of_their_own(pattern):
     assert list(unseeded.measurements().reached) == [8, 8, 8]
 
 
+def test_k_by_the_epoch_is_known_to_an_epoch(pattern):
+    """What a fit takes two seeds with the same K for."""
+    curve = made_curve(pattern, {8: [900, 900], 16: [500], 32: [-400]})
+    assert list(curve.measurements().rounded_to) == [1, 1, 1, 1]
+    runs = [
+        replace(run, rule=RuleName.EPOCH, steps_per_epoch=800 // run.batch_size)
+        for run in curve.runs
+    ]
+    (by_epoch,) = curves(runs)
+    assert list(by_epoch.measurements().rounded_to[:3]) == [100, 100, 50]
+
+
 def test_answers_to_several_requests_say_which(pattern):
     asked = [Request(0.1, "window", 450), Request(0.2, "window", 450), Request(0.1, "epoch", 9)]
     assert list(tell_apart(asked).values()) == [

@@ -34,23 +34,25 @@ class Tabled:
         self.losses = losses or {}
 
     def run(self, batch_size, seed, sfo_limit):
-        most_steps = BUDGET // batch_size
+        whole = most_steps = BUDGET // batch_size
         if sfo_limit is not None:
             most_steps = min(most_steps, math.floor(sfo_limit / batch_size) + 1)
         steps = self.steps[batch_size]
         steps = steps[seed] if isinstance(steps, tuple) else steps
         if steps is not None and steps <= most_steps:
             return Trial(batch_size, seed, steps, steps, 0.2)
-        return Trial(batch_size, seed, None, most_steps, self.losses.get(batch_size))
+        loss = self.losses.get(batch_size)
+        return Trial(batch_size, seed, None, most_steps, loss, most_steps < whole)
 
 
 def finish(policy, problem, trials=(), count=1):
     """All trials at the end of a search that has some already."""
-    trials = list(trials)
-    while proposals := policy.propose(trials, count):
-        most = policy.sfo_limit(trials)
-        trials += [problem.run(each.batch_size, each.seed, most) for each in proposals]
-    return trials
+    runs = {(trial.batch_size, trial.seed): trial for trial in trials}
+    while proposals := policy.propose(runs.values(), count):
+        most = policy.sfo_limit(runs.values())
+        for each in proposals:
+            runs[each.batch_size, each.seed] = problem.run(each.batch_size, each.seed, most)
+    return list(runs.values())
 
 
 def places(trials):
@@ -426,7 +428,8 @@ def test_runs_outside_the_range_are_left_alone():
 
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_from_any_trials_it_ends_without_repeating_itself(seeds):
-    """Whatever was run, even what no curve looks like; every proposal is new."""
+    """Whatever was run, even what no curve looks like; every proposal is new, or goes on with a run
+    that was abandoned too soon."""
     drawn = random.Random(seeds)
     sizes = (4, 6, 8, 16, 31, 64, 200)
     for case in range(30):
@@ -437,14 +440,31 @@ def test_from_any_trials_it_ends_without_repeating_itself(seeds):
         problem = Tabled(steps, sizes, losses, range(seeds))
         policy = Search(sizes, problem.seeds, octaves=drawn.choice([0.5, 1, 2]))
         trials = drawn.sample(grid(problem), drawn.randint(0, len(sizes)))
-        while proposals := policy.propose(trials, count := 1 + case % 3):
-            run = {(trial.batch_size, trial.seed) for trial in trials}
-            new = {(each.batch_size, each.seed) for each in proposals}
-            assert len(new) == len(proposals) <= count and not new & run
-            most = policy.sfo_limit(trials)
-            trials += [problem.run(each.batch_size, each.seed, most) for each in proposals]
-        assert len(trials) <= len(sizes) * seeds
-        assert policy.verdict(trials).summary.endswith(".")
+        runs = {(trial.batch_size, trial.seed): trial for trial in trials}
+        while proposals := policy.propose(runs.values(), count := 1 + case % 3):
+            most = policy.sfo_limit(runs.values())
+            assert len({*proposals}) == len(proposals) <= count
+            for cell in ((each.batch_size, each.seed) for each in proposals):
+                old, runs[cell] = runs.get(cell), problem.run(*cell, most)
+                assert old is None or (old.abandoned and old.steps_run < runs[cell].steps_run)
+        assert policy.verdict(runs.values()).summary.endswith(".")
+
+
+def test_a_lucky_first_seed_does_not_rule_out_its_neighbour():
+    """b = 16 was best at 1,312 with one seed, so 32 was given up at 1,600. With its second seed 16
+    has a median of 1,864: now nobody knows that 32 is worse."""
+    problem = Tabled(
+        [None, (300, 300), (82, 151), (55, 55), None], (4, 8, 16, 32, 64), seeds=(0, 1)
+    )
+    policy = Search(problem.batch_sizes, problem.seeds)
+    first = [problem.run(16, 0, None)]
+    given_up = [problem.run(b, 0, policy.sfo_limit(first)) for b in (8, 32, 64)]
+    assert [trial.steps for trial in given_up] == [None, None, None]
+    trials = [*first, *given_up, problem.run(16, 1, None)]
+    assert policy.sfo_limit(first) == 1640 and policy.sfo_limit(trials) == 1.25 * 1864
+    assert Proposal(32, 0) in policy.propose(trials, 4)
+    assert not policy.verdict(trials).known
+    assert policy.verdict(finish(policy, problem, trials)).batch_size == 32
 
 
 # --- what it is measured on -----------------------------------------------------------------------
@@ -464,7 +484,7 @@ def test_a_study_is_replayed_from_its_losses(tmp_path):
     adam, sgd = replays(tmp_path / "study").values()
     assert adam.is_grid and sgd.is_grid and adam.batch_sizes == (4, 8, 16, 32)
     assert adam.run(8, 0, None) == Trial(8, 0, 375, 375, pytest.approx(0.9))
-    assert adam.run(8, 0, 1600) == Trial(8, 0, None, 201, pytest.approx(3.0))
+    assert adam.run(8, 0, 1600) == Trial(8, 0, None, 201, pytest.approx(3.0), abandoned=True)
     assert sgd.run(32, 0, None).steps is None
     assert (search(adam).batch_size, search(sgd).batch_size) == (8, 4)
 

@@ -162,6 +162,7 @@ class Curve:
             [run.effective_batch_size for run in reached],
             [run.steps or 0 for run in reached],
             [(run.effective_batch_size, run.steps_exceeded) for run in missed],
+            [run.rounded_to for run in reached] or 1,
         )
 
     @property

@@ -193,7 +193,12 @@ class Comparison(Sequence[Fit]):
         return f"no interior minimum is supported by these data: {why} ({needed})"
 
 
-def compare(batch_sizes: ArrayLike, steps: ArrayLike, unreached: Unreached = None) -> Comparison:
+def compare(
+    batch_sizes: ArrayLike,
+    steps: ArrayLike,
+    unreached: Unreached = None,
+    rounded_to: ArrayLike = 1,
+) -> Comparison:
     """Find b* from the steps that runs needed, and fit all named formulas.
 
     The formulas are ranked by how well they fit the mean of each batch size, with a penalty per
@@ -204,6 +209,8 @@ def compare(batch_sizes: ArrayLike, steps: ArrayLike, unreached: Unreached = Non
             seeds.
         steps: K of each of these runs, in the same order.
         unreached: The runs that did not reach it, as in `fit`.
+        rounded_to: What K was rounded to, in steps: one number, or one for each K. If the loss was
+            looked at once an epoch, the steps of an epoch.
 
     Returns:
         The probability of an interior minimum of K·b, b* with its interval, the range of batch
@@ -219,7 +226,7 @@ def compare(batch_sizes: ArrayLike, steps: ArrayLike, unreached: Unreached = Non
     >>> compare(sizes[2:], steps[2:]).reason.partition(": ")[2].partition(" (")[0]
     'K·b is least at the smallest batch size that tells'
     """
-    return compare_measurements(measurements(batch_sizes, steps, unreached))
+    return compare_measurements(measurements(batch_sizes, steps, unreached, rounded_to))
 
 
 def compare_measurements(data: Measurements) -> Comparison:

@@ -89,7 +89,7 @@ def _weight_without(found: Posterior, data: Measurements) -> Floats:
 
 def _select(data: Measurements, rows: NDArray[np.bool_]) -> Measurements:
     observations = Observations(data.observations.log_steps[rows], data.observations.censored[rows])
-    return Measurements(data.batch_sizes[rows], observations)
+    return Measurements(data.batch_sizes[rows], observations, data.rounded_to[rows])
 
 
 def _median(values: Floats, weight: Floats) -> float:

@@ -25,6 +25,7 @@ class Measurements:
 
     batch_sizes: Floats
     observations: Observations
+    rounded_to: Floats  # steps that K of each run is a multiple of: by rule `epoch`, an epoch's
 
     @property
     def reached(self) -> Floats:
@@ -34,6 +35,12 @@ class Measurements:
     def log_steps(self) -> Floats:
         """log K of the runs that reached the threshold."""
         return self.observations.log_steps[~self.observations.censored]
+
+    @property
+    def rounding(self) -> Floats:
+        """Of log K of the runs that reached the threshold: the most it may be off either way."""
+        halves: Floats = self.rounded_to[~self.observations.censored] * np.exp(-self.log_steps) / 2
+        return halves
 
     @property
     def distinct(self) -> int:
@@ -82,19 +89,21 @@ class Measurements:
         means = [self.log_steps[self.reached == size].mean() for size in reached_sizes]
         vain_sizes, vain = self.batch_sizes[missed], self.observations.log_steps[missed]
         least = [vain[vain_sizes == size].min() for size in missed_sizes]
+        sizes = np.concatenate((reached_sizes, missed_sizes))
         return Measurements(
-            np.concatenate((reached_sizes, missed_sizes)),
+            sizes,
             Observations(
                 np.array([*means, *least]),
                 np.repeat([False, True], [len(reached_sizes), len(missed_sizes)]),
             ),
+            np.array([self.rounded_to[self.batch_sizes == size].max() for size in sizes]),
         )
 
     def resample(self, rng: np.random.Generator, count: int) -> Observations:
         """Bootstrap over seeds: what they scatter about the mean of their batch size, drawn anew.
 
         The scatter is pooled over the batch sizes, since that of two or three seeds says little,
-        and widened by what the means took from it.
+        and widened by what the means took from it. What rounding hid is drawn too.
         """
         _, index, seeds = np.unique(self.reached, return_inverse=True, return_counts=True)
         means = (np.bincount(index, self.log_steps) / seeds)[index]
@@ -102,11 +111,15 @@ class Measurements:
         known = ~self.observations.censored
         drawn = np.tile(self.observations.log_steps, (count, 1))
         drawn[:, known] = means + rng.choice(pool, size=(count, len(means)))
+        drawn[:, known] += self.rounding * rng.uniform(-1, 1, (count, len(means)))
         return Observations(drawn, self.observations.censored)
 
 
 def measurements(
-    batch_sizes: ArrayLike, steps: ArrayLike, unreached: Unreached = None
+    batch_sizes: ArrayLike,
+    steps: ArrayLike,
+    unreached: Unreached = None,
+    rounded_to: ArrayLike = 1,
 ) -> Measurements:
     """Check the numbers of `fit`.
 
@@ -126,7 +139,14 @@ def measurements(
     missed_sizes, missed_steps = (np.array([pair[i] for pair in missed]) for i in (0, 1))
     censored = np.repeat([False, True], [len(counts), len(missed)])
     log_steps = np.log(np.concatenate((counts, missed_steps)))
-    return Measurements(np.concatenate((sizes, missed_sizes)), Observations(log_steps, censored))
+    multiples = _run_numbers("rounded_to", rounded_to)
+    if multiples.size not in (1, counts.size):
+        raise ValueError(f"{counts.size} steps, but {multiples.size} numbers in rounded_to")
+    return Measurements(
+        np.concatenate((sizes, missed_sizes)),
+        Observations(log_steps, censored),
+        np.concatenate((np.broadcast_to(multiples, counts.shape), np.ones(len(missed)))),
+    )
 
 
 def _run_numbers(name: str, values: ArrayLike) -> Floats:

@@ -30,6 +30,7 @@ class Runs:
     seeds: Floats  # runs at each
     means: Floats  # of their log K
     squares: Floats  # sum of their squared deviations from it
+    rounding: Floats  # variance of log K because K is a whole number of steps, or of epochs
     missed_sizes: Floats  # one entry per run that did not reach it
     missed_log_steps: Floats
 
@@ -38,12 +39,14 @@ class Runs:
         sizes, index, seeds = np.unique(data.reached, return_inverse=True, return_counts=True)
         means = np.bincount(index, data.log_steps) / seeds
         squares = np.bincount(index, (data.log_steps - means[index]) ** 2).astype(float)
+        rounding = np.bincount(index, data.rounding**2 / 3) / seeds
         missed = data.observations.censored
         return cls(
             sizes,
             seeds.astype(float),
             means,
             squares,
+            rounding,
             data.batch_sizes[missed],
             data.observations.log_steps[missed],
         )
@@ -52,11 +55,6 @@ class Runs:
     def all_sizes(self) -> Floats:
         """At which a curve is looked at: those that reached, then one per run that did not."""
         return np.concatenate((self.sizes, self.missed_sizes))
-
-    @cached_property
-    def _rounding(self) -> Floats:
-        """Variance of log K because K is a whole number."""
-        return np.exp(-2 * self.means) / 12
 
     @cached_property
     def _log_odds(self) -> Floats:
@@ -95,8 +93,8 @@ class Runs:
 
         Seeds with the same K do not make the noise vanish: K is rounded.
         """
-        seen = within + self._rounding + LEAST_SIGMA**2
-        shared = within + self.seeds * (between + self._rounding)
+        seen = within + self.rounding + LEAST_SIGMA**2
+        shared = within + self.seeds * (between + self.rounding)
         distance = self.squares / seen + self.seeds * (self.means - at_sizes) ** 2 / shared
         spread = (self.seeds - 1) * np.log(seen) + np.log(shared)
         found: Floats = -0.5 * (spread + (TAIL + self.seeds) * np.log(1 + distance / TAIL))

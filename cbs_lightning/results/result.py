@@ -146,6 +146,11 @@ class Result:
         return " or ".join(count_of(n, unit) for n, unit in limits if isinstance(n, int))
 
     @property
+    def rounded_to(self) -> int:
+        """The steps that K is a multiple of: rule `epoch` looks at the loss once an epoch."""
+        return self.steps_per_epoch if self.rule is RuleName.EPOCH else 1
+
+    @property
     def first_reading(self) -> int:
         """The first step at which the rule gives a loss."""
         if self.rule is RuleName.EPOCH:

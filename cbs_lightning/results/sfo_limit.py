@@ -1,4 +1,4 @@
-"""The SFO beyond which a search abandons a run: one number, which may fall while the run trains.
+"""The SFO beyond which a search abandons a run: one number, which may change while the run trains.
 
 It is in a file beside the runs, so that jobs on other machines see it too. The search writes it;
 `StopAtThreshold` reads it during training, and so does the code that answers from stored losses.

@@ -21,6 +21,7 @@ from cbs_lightning.search.trials import (
     Proposal,
     Trial,
     group_by_batch_size,
+    least_sfo,
     seeds_left,
 )
 
@@ -62,7 +63,7 @@ class Search:
         seeds: the first is run at every batch size tried; the others only at the best one and at
             those that may be better.
         octaves: how close to b* the worse batch sizes must be, in factors of two.
-        give_up: a run is abandoned beyond this multiple of the least SFO so far.
+        give_up: a run is abandoned beyond this multiple of the least median SFO so far.
         failed: (batch size, seed) of runs that crashed; they are not proposed.
         predicted: what is known about b* before the first run: where the search begins, and how
             closely it looks there. A wrong one costs some runs.
@@ -111,9 +112,12 @@ class Search:
             raise ValueError(f"give_up must be above 1, not {self.give_up:g}")
 
     def sfo_limit(self, trials: Iterable[Trial]) -> float | None:
-        """SFO beyond which a run is abandoned; None if no run has reached the threshold yet."""
-        reached = [trial.sfo for trial in self._relevant(trials) if trial.sfo is not None]
-        return self.give_up * min(reached) if reached else None
+        """SFO beyond which a run is abandoned; None if no run has reached the threshold yet.
+
+        It falls with better batch sizes, and rises again if further seeds of the best need more.
+        """
+        least = least_sfo(self._asked_for(trials))
+        return None if least is None else self.give_up * least
 
     def limit_applies(self, seed: int) -> bool:
         """Whether runs with this seed are abandoned at `sfo_limit`.
@@ -157,8 +161,14 @@ class Search:
         summary = self._describe_best(bracket, alike, ended)
         return Verdict(ended, bracket.best.batch_size, interval, summary)
 
-    def _relevant(self, trials: Iterable[Trial]) -> list[Trial]:
+    def _asked_for(self, trials: Iterable[Trial]) -> list[Trial]:
         return [t for t in trials if t.batch_size in self.batch_sizes and t.seed in self.seeds]
+
+    def _relevant(self, trials: Iterable[Trial]) -> list[Trial]:
+        """Those that tell: a run that was abandoned too soon, by today's limit, is to go on."""
+        found = self._asked_for(trials)
+        limit = self.sfo_limit(found)
+        return [t for t in found if not t.abandoned or limit is None or t.spent > limit]
 
     @cached_property
     def _runnable(self) -> tuple[int, ...]:

@@ -38,7 +38,7 @@ class SearchSettings:
     smallest: int | None = None  # batch size; None: 4
     largest: int | None = None  # batch size; None: the size of the data set
     octaves: float = 1.0  # how close the worse batch sizes on either side of b* must be
-    give_up: float = 1.25  # a run is abandoned beyond this multiple of the least SFO so far
+    give_up: float = 1.25  # a run is abandoned beyond this multiple of the least median SFO so far
     probes: int = 0  # of the first run, whose prediction of b* the search goes on from; 0: none
     budget: Budget = field(default_factory=Budget)
 

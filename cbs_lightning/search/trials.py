@@ -33,6 +33,7 @@ class Trial:
         steps_run: steps trained, K if the threshold was reached.
         loss: loss by the stopping rule at the last of these steps; None if the run diverged. Only
             runs that missed the threshold are compared by it.
+        abandoned: whether a search gave up on it; it counts as long as it cost more than the limit.
 
     >>> reached = Trial(batch_size=16, seed=0, steps=100, steps_run=100, loss=0.2)
     >>> reached.sfo
@@ -47,6 +48,7 @@ class Trial:
     steps: int | None
     steps_run: int
     loss: float | None
+    abandoned: bool = False
 
     @property
     def sfo(self) -> int | None:
@@ -148,6 +150,16 @@ def seeds_left(
 ) -> list[int]:
     """Seeds with which a batch size neither was `run` nor failed."""
     return [seed for seed in seeds if seed not in run and (batch_size, seed) not in failed]
+
+
+def least_sfo(trials: Iterable[Trial]) -> float | None:
+    """The least median SFO of a batch size, whose seeds count with their best run each."""
+    best: dict[int, dict[int, int]] = {}
+    for trial in trials:
+        if trial.sfo is not None:
+            seeds = best.setdefault(trial.batch_size, {})
+            seeds[trial.seed] = min(trial.sfo, seeds.get(trial.seed, trial.sfo))
+    return min((median(seeds.values()) for seeds in best.values()), default=None)
 
 
 def group_by_batch_size(trials: Iterable[Trial]) -> list[BatchSizeTrials]:

@@ -11,7 +11,7 @@ from cbs_lightning.config.identity import run_directory
 from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.files import file_name
 from cbs_lightning.optim.learning_rate import Scaling
-from cbs_lightning.results.result import Result, Run
+from cbs_lightning.results.result import Result, Run, Status
 from cbs_lightning.results.sfo_limit import SfoLimit
 from cbs_lightning.search.race import Race
 from cbs_lightning.search.search import Search, Verdict
@@ -45,7 +45,7 @@ class Combination:
     probed: Probed | None = None  # the first run, where it is to predict b*
 
     def look(self) -> None:
-        """Read the finished runs, and lower the limit for those still running."""
+        """Read the finished runs, and set the limit for those still running."""
         stored = {cell: run for cell, cfg in self.configs.items() if (run := stored_run(cfg))}
         answers = self._answers(stored)
         reached = [_trial(*found) for found in answers.items() if found[1].steps is not None]
@@ -103,10 +103,10 @@ class Combination:
 
     def summary(self) -> str:
         """The findings so far, in words."""
-        reached = [found.sfo for found in self.answers.values() if found.sfo is not None]
         limit, costs = self.sfo_limit.read(), ""
-        if reached and limit is not None:
-            costs = f" Least K·b: {min(reached):,}, given up beyond {limit:,.0f}."
+        if limit is not None:
+            least = limit / self.search.give_up
+            costs = f" Least K·b: {least:,.0f}, given up beyond {limit:,.0f}."
         predicted = self.probed.summary() if self.probed is not None else ""
         return f"{self.name}: {self.verdict().summary}{predicted}{costs}"
 
@@ -203,7 +203,8 @@ class TunedCombination(Combination):
 
 
 def _trial(cell: Cell, found: Result) -> Trial:
-    return Trial(cell[0], cell[1], found.steps, found.steps_exceeded, found.loss)
+    abandoned, steps_run = found.status is Status.ABANDONED, found.steps or found.steps_run
+    return Trial(cell[0], cell[1], found.steps, steps_run, found.loss, abandoned)
 
 
 def combinations(

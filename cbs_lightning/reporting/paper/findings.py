@@ -176,7 +176,7 @@ def seed_table(study: PublishedStudy) -> list[str]:
     pooled = (
         f"Standard deviation of log K between seeds, pooled: {', '.join(scatter)}. By the rule "
         "`epoch` K is a whole number of epochs: a scatter of less than one does not show, and the "
-        "intervals for b*, which know only that K is a whole number of steps, may be too narrow."
+        "intervals for b* allow for that."
     )
     header = ["optimizer", "b", "K of each seed", "median", "largest over smallest"]
     return [f"{study.paper.title}:", "", *table(header, rows), "", pooled]
