@@ -237,10 +237,11 @@ class Replay:
         run = self.runs[batch_size, seed]
         looked_at = run.trajectory
         if sfo_limit is not None:
-            looked_at = looked_at[: math.floor(sfo_limit / batch_size) + 1]
+            ahead = answer(run.result, looked_at, self.request).steps_ahead
+            looked_at = looked_at[: math.floor(sfo_limit / batch_size) + 1 + ahead]
         found = answer(run.result, looked_at, self.request)
-        steps_run = found.steps or len(looked_at)
-        abandoned = found.steps is None and steps_run < len(run.trajectory)
+        steps_run = found.steps or max(len(looked_at) - found.steps_ahead, 0)
+        abandoned = found.steps is None and len(looked_at) < len(run.trajectory)
         return Trial(batch_size, seed, found.steps, steps_run, found.loss, abandoned)
 
 

@@ -428,6 +428,34 @@ def answer_of(out: str) -> list[str]:
     return [re.sub(r"(, )?[\d.,]+ (s|min)\b", "", line) for line in lines]
 
 
+def test_runs_given_up_too_soon_go_on_when_further_seeds_raise_the_limit(cli, tmp_path):
+    """The first seed is lucky where K·b is least."""
+    asked = ["stop.rule=middle", "stop.window=200", "stop.loss=0.25", "seed=14,15"]
+    outcome = cli(*SEARCH, *asked, f"output_dir={tmp_path}")
+    assert outcome.code == 0, outcome.err
+    assert "resuming from" in outcome.out
+    runs = [read_run(path.parent).result for path in tmp_path.glob("*/*/result.json")]
+    reached = {}
+    for result in runs:
+        if result.sfo is not None:
+            reached.setdefault(result.batch_size, []).append(result.sfo)
+    least = min(np.median(sfo) for sfo in reached.values())
+    assert 1.25 * min(min(sfo) for sfo in reached.values()) < least
+    given_up = [result for result in runs if result.status is Status.ABANDONED]
+    assert given_up and all(result.sfo_exceeded > 1.25 * least for result in given_up)
+
+
+@pytest.mark.parametrize(("rule", "steps"), [("window", 22), ("middle", 24)])
+def test_a_run_is_given_up_when_its_k_is_sure_to_be_too_large(bounded, rule, steps):
+    """By the rule `middle` half a window later: 8 batches of 256 are 3 steps ahead."""
+    rest = ["stop.loss=1e-9", "stop.window=2000", "batch_size=256", f"stop.rule={rule}"]
+    cfg, job = bounded(5121, *rest)
+    result = run(cfg, job)
+    assert (result.status, result.steps_run) == (Status.ABANDONED, steps)
+    assert result.sfo_exceeded == (steps - (3 if rule == "middle" else 0)) * 256 > 5121
+    assert run(cfg, job) == result  # asked again, it is known
+
+
 # A learning rate for each batch size.
 
 TUNED = [

@@ -276,7 +276,11 @@ class StopAtThreshold(L.Callback):
                 trainer.should_stop = True
 
     def _is_given_up(self, steps: int) -> bool:
-        return self.sfo_limit is not None and self.sfo_limit.is_exceeded(self._sfo(steps))
+        if self.sfo_limit is None:
+            return False
+        assert self.effective_batch_size is not None
+        ahead = self.rule.steps_ahead(self.effective_batch_size)
+        return self.sfo_limit.is_exceeded(self._sfo(steps - ahead))
 
     def _sfo(self, steps: int) -> int:
         assert self.effective_batch_size is not None

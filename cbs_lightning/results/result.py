@@ -155,16 +155,16 @@ class Result:
         """The first step at which the rule gives a loss."""
         if self.rule is RuleName.EPOCH:
             return self.steps_per_epoch
-        return self._window_steps - self.steps_ahead
+        return self._read_by.window_steps(self.effective_batch_size) - self.steps_ahead
 
     @property
     def steps_ahead(self) -> int:
-        """How many steps after K the rule looks at; a short last batch of an epoch adds one."""
-        return (self._window_steps - 1) // 2 if self.rule is RuleName.MIDDLE else 0
+        """How many steps after K the rule looks at."""
+        return self._read_by.steps_ahead(self.effective_batch_size)
 
     @property
-    def _window_steps(self) -> int:
-        return -(-self.window // self.effective_batch_size)
+    def _read_by(self) -> Rule:
+        return Rule(self.rule, self.steps_per_epoch, self.window)
 
     @property
     def steps_answered(self) -> int:

@@ -1,5 +1,8 @@
 """The SFO beyond which a search abandons a run: one number, which may change while the run trains.
 
+A run is abandoned when its K·b is known to be more than that: by the rule `middle` half a window
+later than when it cost as much.
+
 It is in a file beside the runs, so that jobs on other machines see it too. The search writes it;
 `StopAtThreshold` reads it during training, and so does the code that answers from stored losses.
 """
@@ -45,9 +48,9 @@ class SfoLimit:
         return self._latest is not None and sfo > self._latest
 
     def abandoned(self, result: Result) -> Result | None:
-        """A stored run that missed its threshold, as an abandoned one; None if it cost no more than
-        the limit."""
+        """A stored run that missed its threshold, as an abandoned one; None if its K·b may be
+        within the limit."""
         limit = self.read()
-        if limit is None or result.steps_run * result.effective_batch_size <= limit:
+        if limit is None or result.sfo_exceeded <= limit:
             return None
         return replace(result, status=Status.ABANDONED, ended=Status.ABANDONED)

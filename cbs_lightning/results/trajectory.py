@@ -92,6 +92,13 @@ class Rule:
         """The step that each reading is at, given the spans."""
         return (starts + ends + 2) // 2 if self.name is RuleName.MIDDLE else ends
 
+    def window_steps(self, batch_size: int) -> int:
+        return -(-self.window // batch_size)
+
+    def steps_ahead(self, batch_size: int) -> int:
+        """How many steps after K the rule looks at; a short last batch of an epoch adds one."""
+        return (self.window_steps(batch_size) - 1) // 2 if self.name is RuleName.MIDDLE else 0
+
     def weights(self, size: NDArray[np.int32]) -> NDArray[np.float64]:
         if self.name is RuleName.EPOCH:
             return np.ones(len(size))

@@ -30,7 +30,7 @@ class Trial:
         batch_size: effective batch size, min(b, n).
         seed: seed of the run.
         steps: K, the steps until the threshold was reached; None if it was not.
-        steps_run: steps trained, K if the threshold was reached.
+        steps_run: K, or the steps that it is known to exceed.
         loss: loss by the stopping rule at the last of these steps; None if the run diverged. Only
             runs that missed the threshold are compared by it.
         abandoned: whether a search gave up on it; it counts as long as it cost more than the limit.
@@ -57,7 +57,7 @@ class Trial:
 
     @property
     def spent(self) -> int:
-        """Gradients computed, whether or not the threshold was reached."""
+        """Gradients of these steps, whether or not the threshold was reached."""
         return self.steps_run * self.batch_size
 
 

@@ -203,8 +203,8 @@ class TunedCombination(Combination):
 
 
 def _trial(cell: Cell, found: Result) -> Trial:
-    abandoned, steps_run = found.status is Status.ABANDONED, found.steps or found.steps_run
-    return Trial(cell[0], cell[1], found.steps, steps_run, found.loss, abandoned)
+    abandoned = found.status is Status.ABANDONED
+    return Trial(cell[0], cell[1], found.steps, found.steps_exceeded, found.loss, abandoned)
 
 
 def combinations(
