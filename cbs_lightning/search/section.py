@@ -16,8 +16,7 @@ from cbs_lightning.search.trials import BatchSizeTrials, Bracket
 START = 0.3  # where to begin: this far into the range, nearer the smaller batch sizes
 GOLDEN = (3 - math.sqrt(5)) / 2  # where to divide what is left, from the best on
 CLEARLY = 0.05  # a batch size that is worse by a smaller share may be so by chance
-IMPROBABLE = 0.1  # probability of b* beyond a side below which it is not looked for there
-FAR = 2.0  # octaves from the best at which any that is worse closes a side
+IMPROBABLE = 0.2  # probability of b* beyond one that is hardly worse, to look for it there
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,8 @@ class Section:
         """None if the best has worse ones on either side, or nothing is left to try."""
         if not self.tried or not self.bracket.best.tells:
             return self._within_widest_gap()
+        if above := self._above_alike():
+            return self._divide(above)
         octaves = self.octaves if self.bracket.best.reached else 0.0
         below, above = self.bracket.untried(self.batch_sizes, octaves)
         if (predicted := self._predicted_among(below + above)) is not None:
@@ -44,7 +45,7 @@ class Section:
         if below or above:
             side = below[::-1] if self._prefers_below(below, above) else above
             return self._divide(side)
-        return self._beyond_unclear()
+        return None
 
     @cached_property
     def _weights(self) -> dict[int, float]:
@@ -97,24 +98,18 @@ class Section:
         distances = [abs(place - wanted) for place in places]
         return outward[distances.index(min(distances))]
 
-    def _beyond_unclear(self) -> int | None:
-        """Further out on a side where those that were tried are near the best and hardly worse:
-        they do not say that K·b rises there."""
+    def _above_alike(self) -> list[int]:
+        """Untried batch sizes above the largest one that is hardly worse than the best.
+
+        It may be the better one by chance, and towards small batch sizes K·b is often flat.
+        """
         best = self.bracket.best
         if not best.complete:
-            return None
-        for sign in (1, -1):
-            side = [g for g in self.tried if sign * (g.batch_size - best.batch_size) > 0]
-            if not side or any(self._closes(group) for group in side):
-                continue
-            last = max(sign * group.batch_size for group in side)
-            outward = [b for b in self.batch_sizes[::sign] if sign * b > last]
-            if sum(self._weights[b] for b in outward) > IMPROBABLE * len(self.batch_sizes):
-                return self._divide(outward)
-        return None
-
-    def _closes(self, group: BatchSizeTrials) -> bool:
-        best = self.bracket.best
-        if not group.complete or abs(math.log2(group.batch_size / best.batch_size)) >= FAR - 1e-9:
-            return True
-        return group.median_sfo > (1 + CLEARLY) * best.median_sfo
+            return []
+        most = (1 + CLEARLY) * best.median_sfo
+        alike = [group for group in self.tried if group.complete and group.median_sfo <= most]
+        if alike[-1].batch_size <= best.batch_size:
+            return []
+        above = Bracket.about(self.tried, alike[-1]).untried(self.batch_sizes, self.octaves)[1]
+        probable = sum(self._weights[b] for b in above) > IMPROBABLE * len(self.batch_sizes)
+        return above if probable else []

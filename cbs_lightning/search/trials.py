@@ -119,9 +119,14 @@ class Bracket:
     @classmethod
     def of(cls, groups: Sequence[BatchSizeTrials]) -> "Bracket":
         """`groups` has at least one element, in ascending order of batch size."""
-        at = min(range(len(groups)), key=lambda i: groups[i].rank)
+        return cls.about(groups, min(groups, key=lambda group: group.rank))
+
+    @classmethod
+    def about(cls, groups: Sequence[BatchSizeTrials], best: BatchSizeTrials) -> "Bracket":
+        """About one of the groups, as if it were the best."""
+        at = groups.index(best)
         return cls(
-            groups[at],
+            best,
             groups[at - 1] if at > 0 else None,
             groups[at + 1] if at + 1 < len(groups) else None,
         )
