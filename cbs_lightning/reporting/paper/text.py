@@ -59,7 +59,8 @@ def progress(study: PublishedStudy) -> list[str]:
     found = measured_cells(study)
     cells = study.paper.cells
     total, done = sum(map(len, cells.values())), sum(map(len, found.values()))
-    lines = [f"**{study.paper.title}**: {done} of {total} cells {"is" if done == 1 else "are"} measured.", ""]
+    verb = "is" if done == 1 else "are"
+    lines = [f"**{study.paper.title}**: {done} of {total} cells {verb} measured.", ""]
     for optimizer, own in cells.items():
         missing = [power(c.batch_size) for c in own if c.batch_size not in found[optimizer]]
         what = f"{len(own) - len(missing)} of {len(own)}."
