@@ -234,7 +234,7 @@ def made(study: Path, batch_size: int, epochs: int, **settings) -> None:
     variant = "adam" if rate == "lr_scaling=none" else f"adam {rate}"
     result = make_run(
         study, "adam", batch_size, epochs or 40, variant=variant, reached=epochs is not None,
-        seed=settings.get("seed", 0),
+        seed=settings.get("seed", 0), abandoned=settings.get("abandoned", False),
     )  # fmt: skip
     directory = store.run_directory(
         study.parent, study.name, variant, batch_size, result.seed, result.config_hash
@@ -360,13 +360,26 @@ def test_the_answer_says_what_is_owed_to_the_fixed_rate(study):
     found, _ = read(study)
     (compared,) = found.lr_comparisons
     assert compared.summary_lines() == [
-        "adam: b* = 4 (the smallest tried) with a fixed learning rate, 8 with sqrt scaling, "
-        "20 tuned.",
+        "adam: least K·b with a fixed learning rate at b = 4 (the smallest tried), with sqrt "
+        "scaling at b = 8, tuned at b = 20.",
         "  - At b = 20 the fixed one takes 3 times the gradients of the tuned one (9,000 and "
         "3,000).",
         "  - Best learning rates: 0.001 at b = 4, 0.001 at b = 8, 0.003 at b = 20, 0.003 at b = "
         "40; at b = 20, 40 that is the edge of those tried, and another may be better.",
     ]
+
+
+def test_no_b_star_is_made_up_where_runs_were_given_up_too_soon(tmp_path):
+    """As in a search that tunes: it gives up runs of a fixed rate that lost the race."""
+    path = tmp_path / "made_up"
+    for batch_size, fixed, high in ((8, 4, 5), (20, 8, 3), (40, 4, 5)):
+        made(path, batch_size, fixed, abandoned=batch_size != 20)
+        made(path, batch_size, high, lr=3e-3)
+    (compared,) = read(path)[0].lr_comparisons
+    assert compared.summary_lines()[0] == (
+        "adam: least K·b with a fixed learning rate unknown (b = 8, 40 stopped too soon), tuned at "
+        "b = 20."
+    )
 
 
 def test_rates_that_take_as_many_gradients_are_said_to(study):
@@ -415,14 +428,17 @@ def test_the_figure_shows_what_the_summary_says(study):
     assert rates["s"] == pytest.approx([1e-3 * (b / 8) ** 0.5 for b in (4, 8, 20, 40)])
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert names == [
-        "fixed: b* = 4, K·b = 5,000", "sqrt: b* = 8, K·b = 6,000", "tuned: b* = 20, K·b = 3,000"
+        "fixed: least at b = 4, K·b = 5,000", "sqrt: least at b = 8, K·b = 6,000",
+            "tuned: least at b = 20, K·b = 3,000",
     ]  # fmt: skip
 
 
 def test_people_and_scripts_are_told(study, monkeypatch):
     monkeypatch.setattr("cbs_lightning.reporting.study_files.write_figures", lambda study: [])
     told = write_study(study)
-    assert any(line.startswith("  adam: b* = 4 (the smallest tried) with a fixed") for line in told)
+    assert any(
+        line.startswith("  adam: least K·b with a fixed learning rate at b = 4") for line in told
+    )
     assert any(line.startswith("  adam lr tuned: ") and "b = 20" in line for line in told)
     (found,) = json.loads((study / "recommendation.json").read_text())["learning_rates"]
     assert found["variant"] == "adam" and found["tuned_at_edge"] == [20, 40]

@@ -151,19 +151,19 @@ def test_abandoned_neighbours_make_b_star_known():
     trials += [Trial(8, 0, None, 301, 0.5), Trial(32, 0, None, 76, 0.4)]
     verdict = Search(SIZES).verdict(trials)
     assert verdict.known and verdict.batch_size == 16 and verdict.interval == (8, 32)
-    assert verdict.summary == "b* = 16: b = 8, 32 did no better."
+    assert verdict.summary == "least K·b at b = 16; b = 8, 32 did no better."
     assert Search(SIZES).propose(trials, 4) == []
 
 
 @pytest.mark.parametrize(
     ("steps", "best", "interval", "told"),
     [
-        ((100, 60, 50, 40, 35), 4, (0, 8), "b* = 4: b = 8 did no better. It is the smallest"),
+        ((100, 60, 50, 40, 35), 4, (0, 8), "least K·b at b = 4; b = 8 did no better. It is the s"),
         (
             (900, 400, 150, 60, 20),
             64,
             (32, math.inf),
-            "b* = 64: b = 32 did no better. It is the l",
+            "least K·b at b = 64; b = 32 did no better. It is the l",
         ),
     ],
 )
@@ -274,7 +274,27 @@ def test_it_says_where_the_noise_hides_which_is_best():
     policy, problem = Search(SIZES[:7]), Tabled(steps, SIZES[:7])
     verdict = policy.verdict(finish(policy, problem))
     assert verdict.known and verdict.batch_size == 32
-    assert "From b = 16 to 32 the noise hides which is best." in verdict.summary
+    assert "The best may be any from b = 16 to 32." in verdict.summary
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [
+        # 6 % more on either side: each neighbour is the better one with a probability of 0.3
+        (
+            {8: 132_500, 16: 62_500, 32: 33_125},
+            "any from b = 8 to 32, or a smaller one, or a larger",
+        ),
+        ({4: 400_000, 8: 132_500, 16: 62_500, 32: 33_125, 64: 25_000}, "any from b = 8 to 32."),
+        ({8: 160_000, 16: 62_500, 32: 40_000}, ""),
+    ],
+)
+def test_doubt_with_one_seed_is_said(steps, told):
+    trials = [Trial(b, 0, k, k, 0.2) for b, k in steps.items()]
+    summary = Search(SIZES).verdict(trials).summary
+    beginning = "least K·b at b = 16; b = 8, 32 did no better."
+    assert summary.startswith(beginning + (" The best may be " if told else ""))
+    assert told in summary
 
 
 def test_a_dip_after_a_plateau_is_found():

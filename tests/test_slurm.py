@@ -334,7 +334,7 @@ def test_a_search_runs_its_jobs_on_a_cluster(environment, tmp_path, cli):
         check=False,
     )
     assert done.returncode == 0 and done.stderr == "", done.stdout + done.stderr
-    assert "adam lr=0.1: b* = 32: " in done.stdout and "Round 2, after " in done.stdout
+    assert "adam lr=0.1: least K·b at b = 32; " in done.stdout and "Round 2, after " in done.stdout
     assert cli(*GRID, "batch_size=16,32,64", f"output_dir={tmp_path / 'here'}").code == 0
     here = stored(tmp_path / "here")
     for run, (status, steps, losses) in stored(tmp_path / "cluster").items():

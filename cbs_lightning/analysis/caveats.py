@@ -47,7 +47,7 @@ def next_batch_size(curve: Curve) -> int | None:
         return least.batch_size // 2
     if review.at_largest:
         return 2 * least.batch_size
-    return next(iter(review.stopped_too_soon()), None) or review.in_a_gap()
+    return next(iter(curve.stopped_too_soon), None) or review.in_a_gap()
 
 
 def _nothing_reached(curve: Curve) -> list[str]:
@@ -128,19 +128,9 @@ class _Review:
             return [f"b = {self.least.batch_size} is the largest tried: b* may be larger still."]
         return []
 
-    def stopped_too_soon(self) -> dict[int, int]:
-        """Batch sizes whose runs ended before the least SFO, and at what SFO."""
-        found = {}
-        for point in self.curve.points:
-            missed = [run for run in point.missed if run.status is not Status.DIVERGED]
-            spent = [run.sfo_exceeded for run in missed]
-            if spent and min(spent) <= (self.least.sfo or 0):
-                found[point.batch_size] = min(spent)
-        return found
-
     def exhausted_too_soon(self) -> dict[int, list[Result]]:
         """Those of them whose budget ended: one that a search gave up trains on without more."""
-        too_soon = self.stopped_too_soon()
+        too_soon = self.curve.stopped_too_soon
         return {
             point.batch_size: [run for run in point.missed if run.status is Status.EXHAUSTED]
             for point in self.curve.points
@@ -150,7 +140,7 @@ class _Review:
     def too_soon(self) -> list[str]:
         return [
             f"b = {size} stopped at an SFO of {spent:,}, too soon to tell."
-            for size, spent in self.stopped_too_soon().items()
+            for size, spent in self.curve.stopped_too_soon.items()
         ]
 
     def same_epochs(self) -> list[str]:

@@ -130,6 +130,18 @@ class Curve:
         return len(sizes) > 1 and best in (sizes[0], sizes[-1])
 
     @property
+    def stopped_too_soon(self) -> dict[int, int]:
+        """Batch sizes whose runs ended before the least SFO, and at what SFO: b* may be there."""
+        least = (self.best.sfo if self.best is not None else None) or 0
+        found = {}
+        for point in self.points:
+            missed = [run for run in point.missed if run.status is not Status.DIVERGED]
+            spent = [run.sfo_exceeded for run in missed]
+            if spent and min(spent) <= least:
+                found[point.batch_size] = min(spent)
+        return found
+
+    @property
     def fastest(self) -> BatchSizePoint | None:
         """The least median of measured seconds where all seeds reached."""
         complete = [point for point in self.distinct_points if point.all_reached]

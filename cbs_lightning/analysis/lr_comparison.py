@@ -64,14 +64,14 @@ class LrComparison:
         return next(iter(self.curves.values())).request
 
     def summary_lines(self, asked: str = "") -> list[str]:
-        """Lines to print: b* of each, what tuning brings, and which learning rates that takes.
+        """Lines to print: where each has its least K·b, what tuning brings, the rates it takes.
 
         `asked`: what of the request the heading has to tell.
         """
         least = [
-            f"{_least_in_words(curve)} {WORDS[scaling]}" for scaling, curve in self.curves.items()
+            f"{WORDS[scaling]} {_least_in_words(curve)}" for scaling, curve in self.curves.items()
         ]
-        lines = [f"{heading(self.variant, asked)}: b* = {', '.join(least)}."]
+        lines = [f"{heading(self.variant, asked)}: least K·b {', '.join(least)}."]
         if self.tuned is not None:
             lines += [
                 f"  - {sentence}"
@@ -206,11 +206,13 @@ def _without(variant: str, *beginnings: str) -> str:
 
 def _least_in_words(curve: Curve) -> str:
     if curve.best is None:
-        return "unknown, since none reached it,"
+        return "unknown (none reached it)"
+    if too_soon := curve.stopped_too_soon:
+        return f"unknown (b = {', '.join(map(str, too_soon))} stopped too soon)"
     sizes = [point.batch_size for point in curve.distinct_points]
     size = curve.best.batch_size
     edge = {sizes[0]: " (the smallest tried)", sizes[-1]: " (the largest tried)"}
-    return f"{size}{edge.get(size, '')}"
+    return f"at b = {size}{edge.get(size, '')}"
 
 
 def _rates_in_words(tuned: Tuned) -> str:

@@ -10,8 +10,7 @@ from scipy.special import ndtr
 
 from cbs_lightning.search.trials import BatchSizeTrials, Bracket, Cell, Proposal, seeds_left
 
-DOUBT = 0.1  # another seed is run if a batch size is better with more than this probability
-UNCLEAR = 0.35  # from this probability on the noise hides which of two is better
+DOUBT = 0.1  # if a batch size is better with more than this probability, the best is in doubt
 NOISE = 0.08  # standard deviation of log K between seeds, before two seeds tell
 NOISE_RUNS = 2  # for as many runs as this it counts
 
@@ -53,8 +52,8 @@ class Replication:
         return Proposal(group.batch_size, self._seeds_left(group)[0])
 
     def as_good_as_best(self) -> list[int]:
-        """Batch sizes in a row about the best that the noise does not tell from it."""
-        alike = [group is self._best or self._doubt(group) > UNCLEAR for group in self.tried]
+        """Batch sizes in a row about the best, any of which may be the best."""
+        alike = [group is self._best or self._doubt(group) > DOUBT for group in self.tried]
         low = high = self.tried.index(self._best)
         while low > 0 and alike[low - 1]:
             low -= 1

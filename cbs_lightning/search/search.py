@@ -90,7 +90,7 @@ class Search:
     >>> verdict.known, verdict.batch_size, verdict.interval
     (True, 16, (8.0, 32.0))
     >>> verdict.summary
-    'b* = 16: b = 8, 32 did no better.'
+    'least K·b at b = 16; b = 8, 32 did no better.'
     """
 
     batch_sizes: tuple[int, ...]
@@ -157,8 +157,7 @@ class Search:
             float(bracket.low.batch_size) if bracket.low else 0.0,
             float(bracket.high.batch_size) if bracket.high else math.inf,
         )
-        alike = Replication(tried, self.seeds, self.failed).as_good_as_best()
-        summary = self._describe_best(bracket, alike, ended)
+        summary = self._describe_best(bracket, tried, ended)
         return Verdict(ended, bracket.best.batch_size, interval, summary)
 
     def _asked_for(self, trials: Iterable[Trial]) -> list[Trial]:
@@ -205,7 +204,7 @@ class Search:
             text += ", and the others are further off"
         return f"{text}."
 
-    def _describe_best(self, bracket: Bracket, alike: list[int], ended: bool) -> str:
+    def _describe_best(self, bracket: Bracket, tried: list[BatchSizeTrials], ended: bool) -> str:
         b, worse = bracket.best.batch_size, _list_sizes(bracket.ends)
         if not ended:
             beside = f"; b = {worse} did no better" if worse else ""
@@ -213,14 +212,24 @@ class Search:
         if not worse:
             rest = "" if len(self.batch_sizes) == 1 else " that could be run"
             return f"b = {b} is the only batch size in the range{rest}."
-        text = f"b* = {b}: b = {worse} did no better."
-        if len(alike) > 1:
-            text += f" From b = {alike[0]} to {alike[-1]} the noise hides which is best."
+        text = f"least K·b at b = {b}; b = {worse} did no better.{self._describe_doubt(tried)}"
         if bracket.low is None:
             return f"{text} It is the smallest in the range: b* may be smaller still."
         if bracket.high is None:
             return f"{text} It is the largest in the range: b* may be larger still."
         return text
+
+    def _describe_doubt(self, tried: list[BatchSizeTrials]) -> str:
+        """Which batch sizes may be the best, given how much seeds differ."""
+        alike = Replication(tried, self.seeds, self.failed).as_good_as_best()
+        if len(alike) == 1:
+            return ""
+        text = f" The best may be any from b = {alike[0]} to {alike[-1]}"
+        if self._runnable[0] < alike[0] == tried[0].batch_size:
+            text += ", or a smaller one"
+        if self._runnable[-1] > alike[-1] == tried[-1].batch_size:
+            text += ", or a larger one"
+        return f"{text}."
 
 
 def _list_sizes(tried: list[BatchSizeTrials]) -> str:

@@ -147,7 +147,7 @@ def _set_values(axes: Axes, curves: list[Curve]) -> None:
 
 def _name(scaling: Scaling, curve: Curve, look: dict[str, Any]) -> Line2D:
     least = curve.best
-    note = f"b* = {least.batch_size}, K·b = {least.sfo:,.0f}" if least else "not reached"
+    note = f"least at b = {least.batch_size}, K·b = {least.sfo:,.0f}" if least else "not reached"
     return key(f"{NAMES[scaling]}: {note}", ms=3.8, **look)
 
 
@@ -155,7 +155,7 @@ def _keys(compared: LrComparison) -> list[Line2D]:
     curves = compared.curves.values()
     handles = []
     if any(curve.best and not curve.best_at_edge for curve in curves):
-        handles.append(key("b*: least SFO", ls="none", marker="*", ms=8))
+        handles.append(key("least SFO", ls="none", marker="*", ms=8))
     if any(curve.best_at_edge for curve in curves):
         handles.append(key("at the edge of those run", ls="none", marker="*", ms=8, mfc="white"))
     if compared.tuned is not None:
