@@ -115,12 +115,14 @@ class Comparison(Sequence[Fit]):
             found = np.full(sizes.shape, np.nan)
         else:
             log_steps = self.posterior.log_steps(sizes.ravel())
-            found = np.exp(np.median(log_steps, axis=0)).reshape(sizes.shape)
+            with np.errstate(over="ignore"):  # infinite where no float holds it
+                found = np.exp(np.median(log_steps, axis=0)).reshape(sizes.shape)
         return found if found.ndim else float(found)
 
     def sfo(self, b: ArrayLike) -> float | Floats:
         """K(b)·b, with K(b) as in `steps`."""
-        found = np.asarray(self.steps(b)) * np.asarray(b, float)
+        with np.errstate(over="ignore"):
+            found = np.asarray(self.steps(b)) * np.asarray(b, float)
         return found if found.ndim else float(found)
 
     def band(self, b: ArrayLike, level: float = 0.9) -> tuple[Floats, Floats] | None:

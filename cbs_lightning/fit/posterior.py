@@ -173,7 +173,8 @@ class Posterior:
 def _central(log_values: Floats, level: float) -> tuple[Floats, Floats]:
     tail = (1 - level) / 2
     low, high = np.quantile(log_values, [tail, 1 - tail], axis=0, method="inverted_cdf")
-    return np.exp(low), np.exp(high)
+    with np.errstate(over="ignore"):  # infinite where no float holds it
+        return np.exp(low), np.exp(high)
 
 
 def posterior(
