@@ -160,7 +160,8 @@ def test_a_form_that_fits_far_worse_does_not_win():
     assert low <= 16 <= high and found.critical_batch > 10
 
 
-def test_seeds_that_repeat_each_other_change_no_verdict():
+def test_seeds_that_repeat_each_other_change_the_probability_a_little():
+    """By up to 0.1: enough to claim a minimum that was not claimed before (0.89 and 0.98)."""
     sizes, steps = DIGITS
     once, twice = compare(sizes, steps), compare(sizes * 2, steps * 2)
     assert [one.model for one in once] == [one.model for one in twice]
