@@ -189,6 +189,24 @@ def test_one_wild_run_decides_little():
 
 
 def test_ties_are_no_edge():
+@pytest.mark.parametrize("factor", [1 / 12, 12])
+def test_a_wild_run_is_found_to_be_one(factor):
+    steps = nested(TWELVE) * np.exp(0.05 * np.cos(9 * np.arange(12)))
+    assert max(compare(TWELVE, steps).wild_probability.values()) < 0.25
+    steps[5] *= factor
+    found = compare(TWELVE, steps)
+    assert found.outliers == (TWELVE[5],)
+    assert max(p for b, p in found.wild_probability.items() if b != TWELVE[5]) < 0.25
+
+
+def test_no_run_of_a_measured_curve_is_an_outlier():
+    assert compare(*ADAM).outliers == compare(*DIGITS).outliers == ()
+    assert max(compare(*ADAM).wild_probability.values()) < 0.1
+    assert compare([], []).outliers == () and compare([], []).wild_probability == {}
+    twice = compare([*DIGITS[0], 16], [*DIGITS[1], 160], {2: 26_000})
+    assert list(twice.wild_probability) == DIGITS[0]  # batch sizes that reached the threshold
+
+
     found = compare([4, 8, 16, 32, 64], [100, 50, 25, 20, 18])  # K·b = 400, 400, 400, 640, 1152
     assert found.measured.batch_size == 16 and found.data.at_edge == ""
     assert "smallest" not in found.reason and found.critical_batch is None

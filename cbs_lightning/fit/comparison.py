@@ -23,6 +23,9 @@ CLAIM = 0.9  # probability of an interior minimum from which one is claimed
 FEWEST_TO_CLAIM = 2  # batch sizes that reached the threshold
 ALIKE = 2.0  # forms whose scores differ by less are taken to fit alike
 WITHIN = 0.1  # of the least K·b
+# Probability above which runs are called an outlier: more likely than not. It follows from what the
+# word means, so no data were needed to choose it.
+OUTLIER = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,6 +156,25 @@ class Comparison(Sequence[Fit]):
         return tuple(one.batch_size for one in self.leverage if one.overturns)
 
     @cached_property
+    @cached_property
+    def wild_probability(self) -> dict[float, float]:
+        """By batch size that reached the threshold: how likely it is that its runs tell nothing.
+
+        One wild run decides little about the curve; this says that it is one.
+        """
+        if self.posterior is None:
+            return {}
+        sizes = np.unique(self.data.reached).tolist()
+        found = self.posterior.wild_probability(self.data).tolist()
+        return dict(zip(sizes, found, strict=True))
+
+    @property
+    def outliers(self) -> tuple[float, ...]:
+        """The batch sizes whose runs are more likely wild than not, the likeliest first."""
+        wild = self.wild_probability
+        likely = [size for size, chance in wild.items() if chance > OUTLIER]
+        return tuple(sorted(likely, key=wild.__getitem__, reverse=True))
+
     def settling_batch_size(self) -> float | None:
         """Where one more run would tell most about b*."""
         return settling_batch_size(self.posterior, self.data) if self.posterior else None
