@@ -12,6 +12,7 @@ from benchmarks import coverage
 from benchmarks.curves import UNSEEN
 from cbs_lightning.fit import compare
 from cbs_lightning.fit.families import Pole, Scaling, Smooth
+from cbs_lightning.fit.leverage import SAMPLING_ERROR, leverage
 from cbs_lightning.fit.measurements import measurements
 from cbs_lightning.fit.posterior import posterior
 from cbs_lightning.fit.sampling import sample
@@ -188,7 +189,6 @@ def test_one_wild_run_decides_little():
     assert compare(sizes, steps).critical_batch == pytest.approx(usual.critical_batch, rel=0.25)
 
 
-def test_ties_are_no_edge():
 @pytest.mark.parametrize("factor", [1 / 12, 12])
 def test_a_wild_run_is_found_to_be_one(factor):
     steps = nested(TWELVE) * np.exp(0.05 * np.cos(9 * np.arange(12)))
@@ -207,6 +207,7 @@ def test_no_run_of_a_measured_curve_is_an_outlier():
     assert list(twice.wild_probability) == DIGITS[0]  # batch sizes that reached the threshold
 
 
+def test_ties_are_no_edge():
     found = compare([4, 8, 16, 32, 64], [100, 50, 25, 20, 18])  # K·b = 400, 400, 400, 640, 1152
     assert found.measured.batch_size == 16 and found.data.at_edge == ""
     assert "smallest" not in found.reason and found.critical_batch is None
@@ -294,6 +295,18 @@ def test_leverage_names_the_batch_size_that_decides():
     assert not by_size[256].overturns
     assert found.settling_batch_size <= 8  # a run there would settle it
     assert compare([], []).leverage == ()
+
+
+def test_a_batch_size_that_moves_the_answer_by_chance_does_not_decide():
+    """It once did if the probability fell from 0.901 to 0.899."""
+    data = measurements(*DIGITS)
+    found = posterior(data, curves=600)
+    moved = [one.probability - found.probability for one in leverage(found, data, 0.9)]
+    for change in moved:
+        claim = found.probability + change / 2  # between the two
+        wanted = [abs(one) > SAMPLING_ERROR and one / change > 0.5 for one in moved]
+        assert [one.overturns for one in leverage(found, data, claim)] == wanted
+    assert min(map(abs, moved)) < SAMPLING_ERROR < max(map(abs, moved))
 
 
 def test_a_curve_is_read_at_batch_sizes_of_any_shape():

@@ -218,17 +218,20 @@ def test_a_few_runs_do_not_speak_against_formulas(pattern, sizes):
 
 def test_a_batch_size_that_alone_decides_is_named(pattern):
     curve = made_curve(pattern, {b: [round(nested(b))] for b in SIZES})
-    found = replace(recommend(curve), decisive=(4,))
+    found = recommend(curve)
 
-    def minimum(decisive) -> str:
-        (line,) = [e for e in replace(found, decisive=decisive).details() if "minimum inside" in e]
+    def minimum(decisive, **changed) -> str:
+        changed_answer = replace(found, decisive=decisive, **changed)
+        (line,) = [e for e in changed_answer.details() if "minimum inside" in e]
         return line
 
-    assert minimum((4,)).endswith("The conclusion depends on this one batch size: b = 4.")
-    assert minimum((4, 8, 16)).endswith(
-        "Without b = 4, 8 or 16 the conclusion would be the opposite."
-    )
-    assert "Without any one of most batch sizes the conclusion" in minimum(SIZES[1:])
+    assert found.critical_batch is not None
+    assert minimum((4,)).endswith(" Without b = 4 no b* would be claimed.")
+    assert minimum((4, 8, 16)).endswith(" Without b = 4, 8 or 16 no b* would be claimed.")
+    most = minimum(SIZES[1:])
+    assert most.endswith(" Without any one of most batch sizes no b* would be claimed.")
+    none = minimum((4,), critical_batch=None)
+    assert none.endswith(" Without b = 4 a b* would be claimed.")
     assert recommend(curve, leverage=False).decisive == ()
 
 

@@ -113,7 +113,7 @@ class Recommendation:
     why_none: str  # the same as a sentence for people, where the caveats do not say it
     formula_probability: float  # that some formula fits these runs
     refutes_formulas: bool  # whether the runs speak against all of them
-    decisive: tuple[int, ...]  # batch sizes without which the verdict on a minimum is another
+    decisive: tuple[int, ...]  # batch sizes without which a b* is claimed, or no more is
     fits: tuple[FittedForm, ...]  # the named forms, the best first
     caveats: tuple[str, ...] = ()  # sentences
     next_batch_size: int | None = None  # to run next
@@ -241,15 +241,14 @@ class Recommendation:
         return " ".join(filter(None, [*parts, self._decisive()]))
 
     def _decisive(self) -> str:
-        if len(self.decisive) == 1:
-            return f"The conclusion depends on this one batch size: b = {self.decisive[0]}."
         if not self.decisive:
             return ""
         *others, last = map(str, self.decisive)
         some = f"b = {', '.join(others)} or {last}" if others else f"b = {last}"
         if 2 * len(self.decisive) > len(self.batch_sizes):
             some = "any one of most batch sizes"
-        return f"Without {some} the conclusion would be the opposite."
+        what = "a b*" if self.critical_batch is None else "no b*"
+        return f"Without {some} {what} would be claimed."
 
 
 def heading(variant: str, asked: str = "") -> str:

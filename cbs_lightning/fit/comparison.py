@@ -152,10 +152,10 @@ class Comparison(Sequence[Fit]):
 
     @property
     def decisive(self) -> tuple[float, ...]:
-        """The batch sizes without which the verdict on an interior minimum would be another."""
+        """The batch sizes without one of which no minimum would be claimed, or one would be: not by
+        chance alone, since other random numbers move the probability by less."""
         return tuple(one.batch_size for one in self.leverage if one.overturns)
 
-    @cached_property
     @cached_property
     def wild_probability(self) -> dict[float, float]:
         """By batch size that reached the threshold: how likely it is that its runs tell nothing.
@@ -175,6 +175,7 @@ class Comparison(Sequence[Fit]):
         likely = [size for size, chance in wild.items() if chance > OUTLIER]
         return tuple(sorted(likely, key=wild.__getitem__, reverse=True))
 
+    @cached_property
     def settling_batch_size(self) -> float | None:
         """Where one more run would tell most about b*."""
         return settling_batch_size(self.posterior, self.data) if self.posterior else None
