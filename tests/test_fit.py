@@ -182,6 +182,20 @@ def test_what_is_no_batch_size_is_refused_wherever_it_is_given(value):
                 ask(*given)
 
 
+@pytest.mark.parametrize("b", [5e-324, 1e-320, 1e-300, 1e300, 1.7e308])
+@pytest.mark.filterwarnings("error")
+def test_batch_sizes_at_the_ends_of_what_floats_hold_are_read_in_silence(b):
+    """They were once answered with numpy's warning of an overflow."""
+    found = compare(TWELVE, nested(TWELVE, 100.0, 3.0, 60.0))
+    for one in (found, *found):
+        assert one.steps(b) > 0 and one.sfo(b) > 0
+        low, high = one.band(b)
+        assert 0 <= low <= high
+    low, high = found.prediction_band(b)
+    assert 0 <= low <= high
+    assert found.by_name("nested").steps(1e300) == pytest.approx(found.by_name("nested").A)
+
+
 @pytest.mark.parametrize("level", [0, 1, 1.5, -0.1, math.nan, HUGE, "0.9", None, [0.9], True])
 def test_a_level_outside_its_range_is_named(level):
     found = compare(TWELVE, nested(TWELVE, 100.0, 3.0, 60.0))
@@ -204,6 +218,7 @@ def test_a_reference_beyond_all_batch_sizes_has_an_answer():
 
 NOT_UNREACHED = [
     np.array(2), np.ma.array([2], mask=[False]), b"2", "2", 2.5, {HUGE: 5}, {2: HUGE},
+    {2: np.array(500)}, [np.array(2)], [(2, np.array(500))],
     {2: math.nan}, np.array(["2020"], dtype="datetime64[Y]"), [(2, 3, 4)],
 ]  # fmt: skip
 

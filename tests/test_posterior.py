@@ -12,6 +12,7 @@ from benchmarks import coverage
 from benchmarks.curves import UNSEEN
 from cbs_lightning.fit import compare
 from cbs_lightning.fit.families import Pole, Scaling, Smooth
+from cbs_lightning.fit.leverage import SAMPLING_ERROR, leverage
 from cbs_lightning.fit.measurements import measurements
 from cbs_lightning.fit.posterior import posterior
 from cbs_lightning.fit.sampling import sample
@@ -160,7 +161,8 @@ def test_a_form_that_fits_far_worse_does_not_win():
     assert low <= 16 <= high and found.critical_batch > 10
 
 
-def test_seeds_that_repeat_each_other_change_no_verdict():
+def test_seeds_that_repeat_each_other_change_the_probability_a_little():
+    """By up to 0.1: enough to claim a minimum that was not claimed before (0.89 and 0.98)."""
     sizes, steps = DIGITS
     once, twice = compare(sizes, steps), compare(sizes * 2, steps * 2)
     assert [one.model for one in once] == [one.model for one in twice]
@@ -185,6 +187,24 @@ def test_one_wild_run_decides_little():
     sizes, steps = np.repeat(TWELVE, 3), np.repeat(nested(TWELVE), 3) * np.tile([0.95, 1, 1.05], 12)
     steps[4] *= 12  # one seed of three, beside the minimum
     assert compare(sizes, steps).critical_batch == pytest.approx(usual.critical_batch, rel=0.25)
+
+
+@pytest.mark.parametrize("factor", [1 / 12, 12])
+def test_a_wild_run_is_found_to_be_one(factor):
+    steps = nested(TWELVE) * np.exp(0.05 * np.cos(9 * np.arange(12)))
+    assert max(compare(TWELVE, steps).wild_probability.values()) < 0.25
+    steps[5] *= factor
+    found = compare(TWELVE, steps)
+    assert found.outliers == (TWELVE[5],)
+    assert max(p for b, p in found.wild_probability.items() if b != TWELVE[5]) < 0.25
+
+
+def test_no_run_of_a_measured_curve_is_an_outlier():
+    assert compare(*ADAM).outliers == compare(*DIGITS).outliers == ()
+    assert max(compare(*ADAM).wild_probability.values()) < 0.1
+    assert compare([], []).outliers == () and compare([], []).wild_probability == {}
+    twice = compare([*DIGITS[0], 16], [*DIGITS[1], 160], {2: 26_000})
+    assert list(twice.wild_probability) == DIGITS[0]  # batch sizes that reached the threshold
 
 
 def test_ties_are_no_edge():
@@ -275,6 +295,18 @@ def test_leverage_names_the_batch_size_that_decides():
     assert not by_size[256].overturns
     assert found.settling_batch_size <= 8  # a run there would settle it
     assert compare([], []).leverage == ()
+
+
+def test_a_batch_size_that_moves_the_answer_by_chance_does_not_decide():
+    """It once did if the probability fell from 0.901 to 0.899."""
+    data = measurements(*DIGITS)
+    found = posterior(data, curves=600)
+    moved = [one.probability - found.probability for one in leverage(found, data, 0.9)]
+    for change in moved:
+        claim = found.probability + change / 2  # between the two
+        wanted = [abs(one) > SAMPLING_ERROR and one / change > 0.5 for one in moved]
+        assert [one.overturns for one in leverage(found, data, claim)] == wanted
+    assert min(map(abs, moved)) < SAMPLING_ERROR < max(map(abs, moved))
 
 
 def test_a_curve_is_read_at_batch_sizes_of_any_shape():

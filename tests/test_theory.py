@@ -8,7 +8,7 @@ import sympy
 from scipy.optimize import minimize_scalar
 
 from cbs_lightning.theory import adam_lower_bound, constants
-from cbs_lightning.theory.theorem import h, lower_bound
+from cbs_lightning.theory.theorem import Constants, h, lower_bound
 
 SGD = {"lr": 0.05, "sigma2": 2.0, "G": 0.7, "dist": 1.3}
 MOMENTUM = SGD | {"beta1": 0.8}
@@ -148,6 +148,7 @@ def test_outside_the_domain_there_is_none():
         ({"v_star": 0.0}, "v_star must be positive"),
         ({"M": math.inf}, "M must be positive"),
         ({"d": 0}, "d must be positive"),
+        ({"d": 1.5}, r"^d must be a whole number, not 1\.5$"),
         ({"d": None, "M": None}, "adam needs d, M"),
         ({"lr": "1e-3"}, "lr must be a number, not '1e-3'"),
     ],
@@ -176,6 +177,18 @@ def test_what_an_optimizer_does_not_have_is_refused():
     assert some("adam", beta2=0.0).vi_bound_sum(9, 4) == some("adam", beta2=0.0).vi_bound(9, 4)
 
 
+@pytest.mark.parametrize("size", [1e-320, 1.0, 1e300, 1.7e308, [1e-320, 1e300]])
+@pytest.mark.parametrize("eps", [1e-320, 1.0, 1e300, 1.7e308])
+@pytest.mark.filterwarnings("error")
+def test_numbers_at_the_ends_of_what_floats_hold_are_answered_in_silence(size, eps):
+    """They were once answered with numpy's warning of an overflow, and K with 0."""
+    for c in (some("sgd"), Constants(1e300, 1e300, 0.0), Constants(1e300, 0.0, 0.0)):
+        for found in (c.steps(size, eps), c.sfo(size, eps)):
+            assert found is None or (np.isnan(found) | (np.asarray(found) >= 0)).all()
+        assert (np.asarray(c.vi_bound(size, 1e-320)) > 0).all()
+    assert Constants(5.0, 1.0, 0.0).steps(1e300, 1e300) == pytest.approx(5e-300)
+
+
 def test_lower_bounds_of_section_3():
     given = {"lr": 1e-3, "sigma2": 0.5}
     own = {"sgd": {}, "momentum": {"beta1": 0.9}, "adam": {"beta1": 0.9, "v_star": 1e-4}}
@@ -201,3 +214,6 @@ def test_estimates_of_section_4():
     assert cifar10 == pytest.approx(1e-2 * 50_000 / (90 * math.sqrt(3072) * 1e-4))
     with pytest.raises(ValueError, match="n must be positive"):
         adam_lower_bound(n=0, d=784, **given)
+    for name, counts in (("n", (2.5, 784)), ("d", (60_000, 2.5))):
+        with pytest.raises(ValueError, match=rf"^{name} must be a whole number, not 2\.5$"):
+            adam_lower_bound(n=counts[0], d=counts[1], **given)

@@ -13,12 +13,12 @@ from cbs_lightning.results.trajectory import RuleName
 
 
 def find_caveats(curve: Curve) -> list[str]:
-    """Sentences about what the runs leave open, the most important first, the next run last."""
+    """Sentences about what the runs leave open, the most important first."""
     least = curve.best
     if least is None:
         return [*_nothing_reached(curve), *_budgets(curve)]
     review = _Review(curve, least)
-    found = [
+    return [
         *review.edges(),
         *review.too_soon(),
         *review.same_epochs(),
@@ -29,25 +29,24 @@ def find_caveats(curve: Curve) -> list[str]:
         *_budgets(curve),
         *review.limits(),
     ]
-    if (following := next_batch_size(curve)) is not None:
-        exhausted = review.exhausted_too_soon().get(following, [])
-        longer = f" with a larger {review.advice.budget(exhausted)}" if exhausted else ""
-        found.append(f"Run next: {review.advice.next_run(following)}{longer}.")
-    return found
 
 
-def next_batch_size(curve: Curve) -> int | None:
-    """The batch size to run next: beyond an edge with the smallest SFO, where runs stopped too
-    soon, or in a gap."""
+def next_batch_size(curve: Curve) -> tuple[int | None, str]:
+    """The batch size to run next, and how: beyond an edge with the smallest SFO, where runs stopped
+    too soon, or in a gap."""
     least = curve.best
     if least is None or len(curve.points) == 1:
-        return None
+        return None, ""
     review = _Review(curve, least)
     if review.at_smallest:
-        return least.batch_size // 2
+        return least.batch_size // 2, ""
     if review.at_largest:
-        return 2 * least.batch_size
-    return next(iter(curve.stopped_too_soon), None) or review.in_a_gap()
+        return 2 * least.batch_size, ""
+    following = next(iter(curve.stopped_too_soon), None)
+    if following is None:
+        return review.in_a_gap(), ""
+    exhausted = review.exhausted_too_soon().get(following, [])
+    return following, f" with a larger {review.advice.budget(exhausted)}" if exhausted else ""
 
 
 def _nothing_reached(curve: Curve) -> list[str]:

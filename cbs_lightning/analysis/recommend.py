@@ -84,9 +84,8 @@ def recommend(
         refutes_formulas=curve.refutes_formulas,
         decisive=_decisive(curve) if leverage else (),
         fits=tuple(_form(fitted, least) for fitted in comparison),
-        caveats=(),
-        next_batch_size=None,
         predictions=predictions_of(curve, records),
+        outliers=_outliers(curve),
         seconds_caveat=seconds_caveat,
     )
     caveats, following = _open_questions(curve, found)
@@ -121,14 +120,19 @@ def _largest_within_overhead(curve: Curve) -> BatchSizePoint | None:
 
 
 def _open_questions(curve: Curve, found: Recommendation) -> tuple[list[str], int | None]:
-    """The caveats, and the batch size to run next, which the last of them names."""
-    caveats, following = find_caveats(curve), next_batch_size(curve)
-    if following is not None or found.least_sfo is None or len(found.batch_sizes) == 1:
-        return caveats, following
-    following = _next_to_settle(curve, found)
+    """The caveats, and the batch size to run next, which the last of them names.
+
+    An outlier comes before everything else: what looks like an edge may be its doing.
+    """
+    caveats = find_caveats(curve)
+    if found.least_sfo is None or len(found.batch_sizes) == 1:
+        return caveats, None
+    following, how = (None, "") if found.outliers else next_batch_size(curve)
+    if following is None:
+        following = _next_to_settle(curve, found)
+        how = " with another seed" if following in _sizes(curve) else ""
     if following is not None:
-        again = " with another seed" if following in _sizes(curve) else ""
-        caveats.append(f"Run next: {Advice(curve.runs).next_run(following)}{again}.")
+        caveats.append(f"Run next: {Advice(curve.runs).next_run(following)}{how}.")
     return caveats, following
 
 
@@ -150,8 +154,25 @@ def _range(curve: Curve, within: float) -> CheapRange | None:
     found = curve.comparison.range(within, LEVEL)
     if found is None:
         return None
-    asked = {point.effective_batch_size: point.batch_size for point in curve.distinct_points}
-    return CheapRange(asked[int(found.low)], asked[int(found.high)], within, found.confidence)
+    asked, confidence = _asked(curve), found.confidence
+    best = curve.best
+    if best is not None and best.batch_size in _outliers(curve):
+        # the curves pass its runs by: the range rests on runs that are probably wrong
+        wild = curve.comparison.wild_probability[best.effective_batch_size]
+        confidence = min(confidence, 1 - wild)
+    return CheapRange(asked[int(found.low)], asked[int(found.high)], within, confidence)
+
+
+def _asked(curve: Curve) -> dict[int, int]:
+    """The batch size that was asked for, by the effective one."""
+    return {point.effective_batch_size: point.batch_size for point in curve.distinct_points}
+
+
+def _outliers(curve: Curve) -> tuple[int, ...]:
+    """The batch sizes whose runs are probably wrong, the best one first, then the likeliest."""
+    asked, best = _asked(curve), curve.best
+    found = [asked[int(size)] for size in curve.comparison.outliers]
+    return tuple(sorted(found, key=lambda size: best is None or size != best.batch_size))
 
 
 def _wider_range(curve: Curve, cheap: CheapRange | None) -> CheapRange | None:

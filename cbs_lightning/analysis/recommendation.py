@@ -113,10 +113,10 @@ class Recommendation:
     why_none: str  # the same as a sentence for people, where the caveats do not say it
     formula_probability: float  # that some formula fits these runs
     refutes_formulas: bool  # whether the runs speak against all of them
-    decisive: tuple[int, ...]  # batch sizes without which the verdict on a minimum is another
+    decisive: tuple[int, ...]  # batch sizes without which a b* is claimed, or no more is
     fits: tuple[FittedForm, ...]  # the named forms, the best first
-    caveats: tuple[str, ...]  # sentences
-    next_batch_size: int | None  # to run next
+    caveats: tuple[str, ...] = ()  # sentences
+    next_batch_size: int | None = None  # to run next
     predictions: tuple[RunPrediction, ...] = ()  # of b*, by the probes of single runs
     outliers: tuple[int, ...] = ()  # batch sizes whose K is far off the curve of the others
     seconds_caveat: str = ""  # why the seconds of these runs cannot be compared
@@ -131,9 +131,13 @@ class Recommendation:
     @property
     def is_unknown(self) -> bool:
         """Whether none is even likely to be, so that no batch size can be recommended."""
-        found, least = self.range, self.least_sfo
+        found = self.range
         unlikely = found is not None and found.confidence < LIKELY and self.wider_range is None
-        return unlikely or (least is not None and least.batch_size in self.outliers)
+        return unlikely or self._best_is_outlier
+
+    @property
+    def _best_is_outlier(self) -> bool:
+        return self.least_sfo is not None and self.least_sfo.batch_size in self.outliers
 
     def summary_lines(self, asked: str = "") -> list[str]:
         """Lines to print: the headline, and the details as a list.
@@ -191,7 +195,7 @@ class Recommendation:
         """What the fewest gradients were; how sure that is, where nothing is."""
         runs = f"{count_of(len(self.runs), 'run')}, {seeds_in_words(self.seeds)}"
         lines = [f"Fewest gradients: b = {least.batch_size}, {self._cost(least)} ({runs})."]
-        if self.is_unknown and self.range is not None:
+        if self.is_unknown and self.range is not None and not self._best_is_outlier:
             lines.append(f"The best guess so far: {_costs_at_most(self.range)}.")
         far = "is far off the curve of the others, so it may be an outlier."
         return lines + [f"b = {size} {far}" for size in self.outliers]
@@ -237,15 +241,14 @@ class Recommendation:
         return " ".join(filter(None, [*parts, self._decisive()]))
 
     def _decisive(self) -> str:
-        if len(self.decisive) == 1:
-            return f"The conclusion depends on this one batch size: b = {self.decisive[0]}."
         if not self.decisive:
             return ""
         *others, last = map(str, self.decisive)
-        some = f"b = {', '.join(others)} or {last}"
+        some = f"b = {', '.join(others)} or {last}" if others else f"b = {last}"
         if 2 * len(self.decisive) > len(self.batch_sizes):
             some = "any one of most batch sizes"
-        return f"Without {some} the conclusion would be the opposite."
+        what = "a b*" if self.critical_batch is None else "no b*"
+        return f"Without {some} {what} would be claimed."
 
 
 def heading(variant: str, asked: str = "") -> str:

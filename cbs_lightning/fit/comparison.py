@@ -23,6 +23,9 @@ CLAIM = 0.9  # probability of an interior minimum from which one is claimed
 FEWEST_TO_CLAIM = 2  # batch sizes that reached the threshold
 ALIKE = 2.0  # forms whose scores differ by less are taken to fit alike
 WITHIN = 0.1  # of the least K·b
+# Probability above which runs are called an outlier: more likely than not. It follows from what the
+# word means, so no data were needed to choose it.
+OUTLIER = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,12 +118,14 @@ class Comparison(Sequence[Fit]):
             found = np.full(sizes.shape, np.nan)
         else:
             log_steps = self.posterior.log_steps(sizes.ravel())
-            found = np.exp(np.median(log_steps, axis=0)).reshape(sizes.shape)
+            with np.errstate(over="ignore"):  # infinite where no float holds it
+                found = np.exp(np.median(log_steps, axis=0)).reshape(sizes.shape)
         return found if found.ndim else float(found)
 
     def sfo(self, b: ArrayLike) -> float | Floats:
         """K(b)·b, with K(b) as in `steps`."""
-        found = np.asarray(self.steps(b)) * np.asarray(b, float)
+        with np.errstate(over="ignore"):
+            found = np.asarray(self.steps(b)) * np.asarray(b, float)
         return found if found.ndim else float(found)
 
     def band(self, b: ArrayLike, level: float = 0.9) -> tuple[Floats, Floats] | None:
@@ -147,8 +152,28 @@ class Comparison(Sequence[Fit]):
 
     @property
     def decisive(self) -> tuple[float, ...]:
-        """The batch sizes without which the verdict on an interior minimum would be another."""
+        """The batch sizes without one of which no minimum would be claimed, or one would be: not by
+        chance alone, since other random numbers move the probability by less."""
         return tuple(one.batch_size for one in self.leverage if one.overturns)
+
+    @cached_property
+    def wild_probability(self) -> dict[float, float]:
+        """By batch size that reached the threshold: how likely it is that its runs tell nothing.
+
+        One wild run decides little about the curve; this says that it is one.
+        """
+        if self.posterior is None:
+            return {}
+        sizes = np.unique(self.data.reached).tolist()
+        found = self.posterior.wild_probability(self.data).tolist()
+        return dict(zip(sizes, found, strict=True))
+
+    @property
+    def outliers(self) -> tuple[float, ...]:
+        """The batch sizes whose runs are more likely wild than not, the likeliest first."""
+        wild = self.wild_probability
+        likely = [size for size, chance in wild.items() if chance > OUTLIER]
+        return tuple(sorted(likely, key=wild.__getitem__, reverse=True))
 
     @cached_property
     def settling_batch_size(self) -> float | None:

@@ -76,8 +76,8 @@ class Fit:
         """K(b); infinite for b ≤ B0, and nan where there was too little to fit."""
         sizes = positive_array("b", b)
         room = sizes - self.B0
-        with np.errstate(divide="ignore", invalid="ignore"):
-            found = np.where(room > 0, self.A * (sizes + self.B1) / room, np.inf)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            found = np.where(room > 0, self.A * ((sizes + self.B1) / room), np.inf)
         found = np.where(math.isnan(self.A), np.nan, found)
         return found if found.ndim else float(found)
 
@@ -87,7 +87,8 @@ class Fit:
     def sfo(self, b: ArrayLike) -> float | Floats: ...
     def sfo(self, b: ArrayLike) -> float | Floats:
         """K(b)·b, where K(b) is defined as in `steps`."""
-        found = np.asarray(self.steps(b)) * positive_array("b", b)
+        with np.errstate(over="ignore"):
+            found = np.asarray(self.steps(b)) * positive_array("b", b)
         return found if found.ndim else float(found)
 
     @property

@@ -90,7 +90,8 @@ class Pole:
         scaling = Scaling(self.first, self.last).log_steps(draws, sizes)
         log_pole = _between(draws[:, 2], *self._span)
         r = np.exp(SHARPNESS * draws[:, 3:4])
-        ratio = np.exp(log_pole - np.log(sizes))
+        with np.errstate(over="ignore"):  # infinitely far below the pole
+            ratio = np.exp(log_pole - np.log(sizes))
         defined = ratio < 1
         rise = -r * np.log1p(-np.where(defined, ratio, 0.0))
         return np.where(defined, scaling + rise, np.inf)

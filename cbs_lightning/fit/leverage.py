@@ -13,6 +13,9 @@ from cbs_lightning.fit.scatter import Runs
 
 EFFECTIVE = 0.3  # share of the curves that still count without a batch size; below, sample anew
 CURVES = 600  # when sampling anew
+# Of the probability of a minimum: other random numbers change it by 0.02 (standard deviation; docs/
+# answer.md, Random numbers), and so the difference of two such numbers by √2 times that.
+SAMPLING_ERROR = 0.03
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,9 @@ class Leverage:
     batch_size: float
     probability: float  # of an interior minimum
     critical_batch: float | None  # None: no curve has one
-    overturns: bool  # whether a minimum is claimed now and not without it, or the reverse
+    # Whether a minimum is claimed now and not without it, or the reverse, and the two probabilities
+    # differ by more than the sampler's own error.
+    overturns: bool
 
 
 def leverage(found: Posterior, data: Measurements, claim: float) -> tuple[Leverage, ...]:
@@ -42,9 +47,9 @@ def leverage(found: Posterior, data: Measurements, claim: float) -> tuple[Levera
         inside = curves.interior
         probability = float(weight[inside].sum() / weight.sum())
         critical = _median(curves.critical[inside], weight[inside]) if inside.any() else None
-        answers.append(
-            Leverage(float(size), probability, critical, (probability >= claim) != claimed)
-        )
+        moved = abs(probability - found.probability) > SAMPLING_ERROR
+        overturns = moved and (probability >= claim) != claimed
+        answers.append(Leverage(float(size), probability, critical, overturns))
     return tuple(answers)
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -170,12 +170,16 @@ def _pairs(unreached: Unreached) -> Iterator[tuple[float, float | None]]:
             f"unreached must be batch sizes, with or without steps, not {shorten(unreached)}"
         )
     for item in items:
-        pair = item if isinstance(item, tuple | list | np.ndarray) else (item, None)
+        pair = item if _is_run_list(item) else (item, None)
         if len(pair) != 2:
             raise ValueError(f"unreached must be batch sizes and steps run, not {shorten(item)}")
         size, runs = pair
-        for run in runs if isinstance(runs, list | tuple | np.ndarray) else (runs,):
+        for run in runs if _is_run_list(runs) else (runs,):
             yield _count(size, least=1), None if run is None else _count(run, least=0)
+
+
+def _is_run_list(items: Any) -> TypeGuard[Sequence[Any]]:
+    return isinstance(items, tuple | list | np.ndarray) and _is_sequence(items)
 
 
 def _is_sequence(items: Any) -> bool:

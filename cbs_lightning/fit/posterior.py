@@ -149,6 +149,13 @@ class Posterior:
         scatter = draw_scatter(np.random.default_rng(0), self.noise, self.misfit)
         return _central(self.log_steps(sizes) + scatter[:, None], level)
 
+    def wild_probability(self, data: Measurements) -> Floats:
+        """That the runs of a batch size tell nothing, for each that reached the threshold."""
+        runs = Runs.of(data)
+        log_steps = self.log_steps(runs.sizes)
+        found: Floats = runs.wild_probability(log_steps, self.noise, self.misfit).mean(axis=0)
+        return found
+
     def range(self, sizes: Floats, about: float, within: float, level: float) -> Range:
         """The widest span of the given batch sizes about one that is within so much of the least.
 
@@ -173,7 +180,8 @@ class Posterior:
 def _central(log_values: Floats, level: float) -> tuple[Floats, Floats]:
     tail = (1 - level) / 2
     low, high = np.quantile(log_values, [tail, 1 - tail], axis=0, method="inverted_cdf")
-    return np.exp(low), np.exp(high)
+    with np.errstate(over="ignore"):  # infinite where no float holds it
+        return np.exp(low), np.exp(high)
 
 
 def posterior(

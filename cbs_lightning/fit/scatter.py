@@ -11,6 +11,7 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from cbs_lightning.fit.likelihood import LEAST_SIGMA, Floats, softplus
 from cbs_lightning.fit.measurements import Measurements
@@ -75,9 +76,8 @@ class Runs:
         """
         within, between = noise[:, None] ** 2, misfit[:, None] ** 2
         at_sizes, at_missed = np.split(log_steps, [len(self.sizes)], axis=1)
-        usual = self._log_density(at_sizes, within, between)
-        wild = self._log_density(at_sizes, within, WILD_MISFIT**2)
-        found = (usual + softplus(wild - usual + self._log_odds)).sum(axis=1)
+        usual, log_odds = self._usual_and_odds(at_sizes, within, between)
+        found = (usual + softplus(log_odds)).sum(axis=1)
         if len(self.missed_sizes):
             # runs that share a deviation are worth fewer than their number
             worth = 1 / (1 + self._companions * (between / (within + between)))
@@ -87,6 +87,23 @@ class Runs:
             found += (worth * np.log(chance)).sum(axis=1)
         likelihood: Floats = found
         return likelihood
+
+    def wild_probability(self, log_steps: Floats, noise: Floats, misfit: Floats) -> Floats:
+        """That all runs of a batch size tell nothing, if a curve is right: a row per curve.
+
+        `log_steps` holds log K of the curves at `sizes`; `noise` and `misfit` as above.
+        """
+        _, log_odds = self._usual_and_odds(log_steps, noise[:, None] ** 2, misfit[:, None] ** 2)
+        found: Floats = expit(log_odds)
+        return found
+
+    def _usual_and_odds(
+        self, at_sizes: Floats, within: Floats, between: Floats
+    ) -> tuple[Floats, Floats]:
+        """The log density if runs are no wild ones, and the log odds that they are."""
+        usual = self._log_density(at_sizes, within, between)
+        wild = self._log_density(at_sizes, within, WILD_MISFIT**2)
+        return usual, wild - usual + self._log_odds
 
     def _log_density(self, at_sizes: Floats, within: Floats, between: Floats | float) -> Floats:
         """Of the runs of each batch size, up to a constant.

@@ -28,6 +28,14 @@ def positive(name: str, value: Any) -> float:
     return found
 
 
+def whole(name: str, value: Any) -> float:
+    """A count: a float will do if it is one."""
+    found = positive(name, value)
+    if found != int(found):
+        raise ValueError(f"{name} must be a whole number, not {value}")
+    return found
+
+
 def non_negative(name: str, value: Any) -> float:
     found = number(name, value)
     if not 0 <= found < math.inf:

@@ -24,6 +24,7 @@ from cbs_lightning.theory.checks import (
     open_unit,
     positive,
     positive_array,
+    whole,
 )
 
 
@@ -49,20 +50,26 @@ class Constants:
     def vi_bound(self, K: ArrayLike, b: ArrayLike) -> float | Floats:
         """Theorem 3.1 (i): VI(K, θ) is at most this."""
         steps, sizes = positive_array("K", K), positive_array("b", b)
-        return _scalar_or_array(self.c1 / steps + self.c2 / sizes + self.c3)
+        with np.errstate(over="ignore"):  # infinite where no float holds it
+            return _scalar_or_array(self.c1 / steps + self.c2 / sizes + self.c3)
 
     @overload
     def steps(self, b: float, eps: float) -> float | None: ...
     @overload
     def steps(self, b: ArrayLike, eps: float) -> float | Floats | None: ...
     def steps(self, b: ArrayLike, eps: float) -> float | Floats | None:
-        """Theorem 3.1 (ii): K(b). None, and nan in an array, unless b > C₂/(ε - C₃) > 0."""
+        """Theorem 3.1 (ii): K(b). None, and nan in an array, unless b > C₂/(ε - C₃) > 0.
+
+        It is C₁/((ε - C₃) - C₂/b), in which no product with b can overflow; infinite where no float
+        holds it.
+        """
         sizes = positive_array("b", b)
         gap = positive("eps", eps) - self.c3
-        denominator = gap * sizes - self.c2
-        defined = (gap > 0) & (denominator > 0)
         found = np.full(sizes.shape, np.nan)
-        np.divide(self.c1 * sizes, denominator, out=found, where=defined)
+        with np.errstate(over="ignore"):
+            room = gap - self.c2 / sizes
+            defined = (gap > 0) & (room > 0)
+            np.divide(self.c1, room, out=found, where=defined)
         return found if found.ndim else (float(found) if defined else None)
 
     @overload
@@ -72,7 +79,8 @@ class Constants:
     def sfo(self, b: ArrayLike, eps: float) -> float | Floats | None:
         """Theorem 3.1 (iii): K(b)·b, where K(b) is defined."""
         steps = self.steps(b, eps)
-        return None if steps is None else _scalar_or_array(steps * np.asarray(b, float))
+        with np.errstate(over="ignore"):
+            return None if steps is None else _scalar_or_array(steps * np.asarray(b, float))
 
     def critical_batch(self, eps: float) -> float | None:
         """b* = 2C₂/(ε - C₃), which minimises K(b)·b. None where ε ≤ C₃, or C₂ = 0 (no noise)."""
@@ -99,8 +107,7 @@ class AdamConstants(Constants):
 
     def vi_bound_sum(self, K: int, b: float) -> float:
         """Label `upper_adam_1`: C₂/b + C₃ - h is weighted by the mean of √(1 - β₂^{k+1})."""
-        if int(positive("K", K)) != K:
-            raise ValueError(f"K must be a whole number, not {K}")
+        whole("K", K)
         rounded = math.log(1e-17) / math.log(self.beta2) if self.beta2 else 1  # 1 from there on
         k = np.arange(1, min(int(K), math.ceil(rounded)) + 1)
         roots = np.sqrt(1 - self.beta2 ** (k + 1.0))
@@ -144,7 +151,7 @@ def constants(
         theta1_dist2: E‖θ₁ - θ‖², by default dist² and at most that; not for "adam".
         beta1: For "momentum" and "adam", in (0, 1).
         beta2: This and the following are for "adam"; in [0, 1).
-        d: The dimension of θ.
+        d: The dimension of θ, a whole number.
         D: A bound on the square of every coordinate of θₖ - θ; at most dist².
         M: A bound on the square of every coordinate of the gradient.
         v_star: A bound on the second moments from below; at most M.
@@ -174,7 +181,7 @@ def constants(
             return _constants(start / (2 * lr * beta1), lr / (2 * beta1), sigma2, G, shift)
         if not 0 <= number("beta2", beta2) < 1:
             raise ValueError(f"beta2 must be in [0, 1), not {beta2}")
-        c1 = positive("d", d) * D * math.sqrt(M) / (2 * lr * beta1 * math.sqrt(1 - beta2))
+        c1 = whole("d", d) * D * math.sqrt(M) / (2 * lr * beta1 * math.sqrt(1 - beta2))
         scale = lr / (2 * math.sqrt(v_star) * beta1 * (1 - beta1))
         return _of_adam(_constants(c1, scale, sigma2, G, shift), shift, beta2)
 
@@ -231,8 +238,8 @@ def adam_lower_bound(
     1002
     """
     with computing("the bound"):
-        root = positive("eps", eps) / positive("n", n)
-        v_star = finite(positive("d", d) * root * root)
+        root = positive("eps", eps) / whole("n", n)
+        v_star = finite(whole("d", d) * root * root)
         finite(1 / v_star)
     return lower_bound("adam", lr=lr, sigma2=sigma2, eps=eps, beta1=beta1, v_star=v_star)
 
