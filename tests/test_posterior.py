@@ -11,6 +11,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from benchmarks import coverage
 from benchmarks.curves import UNSEEN
 from cbs_lightning.fit import compare
+from cbs_lightning.fit.comparison import probability_in_words
 from cbs_lightning.fit.families import Pole, Scaling, Smooth
 from cbs_lightning.fit.leverage import SAMPLING_ERROR, leverage
 from cbs_lightning.fit.measurements import measurements
@@ -369,3 +370,9 @@ def test_families_that_nothing_was_chosen_on_are_not_answered_wrongly(name, monk
     missed = [one for one in readings if one.range_holds is False]
     assert len(wrong) <= 1 and len(missed) <= 1
     assert UNSEEN[name][1] or not wrong
+
+
+def test_a_probability_below_a_claim_is_not_printed_as_enough():
+    assert probability_in_words(0.8962) == "0.896" and probability_in_words(0.89996) == "0.89996"
+    assert probability_in_words(0.9) == "0.90" and probability_in_words(0.894) == "0.89"
+    assert probability_in_words(0.001) == "below 0.01" and probability_in_words(1) == "above 0.99"

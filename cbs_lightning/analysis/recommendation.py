@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from cbs_lightning.analysis.predictions import RunPrediction, prediction_sentences
 from cbs_lightning.console import count_of, duration
-from cbs_lightning.fit.comparison import CLAIM
+from cbs_lightning.fit.comparison import CLAIM, probability_in_words
 from cbs_lightning.fit.curve_fit import MISFIT
 from cbs_lightning.results.result import seeds_in_words
 
@@ -278,13 +278,6 @@ def _located(interval: tuple[float, float]) -> str:
     else:
         place = f"from {first} to {last}" if math.isfinite(high) else f"above {first}"
     return f"{place} ({percent(LEVEL)})"
-
-
-def probability_in_words(value: float) -> str:
-    """Two digits; nothing is impossible or certain."""
-    if value < 0.01:
-        return "below 0.01"
-    return "above 0.99" if value > 0.99 else f"{value:.2f}"
 
 
 def _cost(choice: Choice, *, timed: bool = True) -> str:

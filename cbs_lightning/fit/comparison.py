@@ -213,9 +213,21 @@ class Comparison(Sequence[Fit]):
             why = f"K·b is least at the {edge} batch size that tells"
         else:
             why = "curves without one fit too well"
-        chance = f"{self.probability:.2f}" if self.probability >= 0.01 else "below 0.01"
-        needed = f"probability {chance}; {CLAIM:g} is needed"
+        needed = f"probability {probability_in_words(self.probability)}; {CLAIM:g} is needed"
         return f"no interior minimum is supported by these data: {why} ({needed})"
+
+
+def probability_in_words(value: float) -> str:
+    """Two digits, or as many as show that it is below what a claim takes; nothing is impossible or
+    certain."""
+    if value < 0.01:
+        return "below 0.01"
+    if value > 0.99:
+        return "above 0.99"
+    digits = 2
+    while value < CLAIM <= round(value, digits):
+        digits += 1
+    return f"{value:.{digits}f}"
 
 
 def compare(

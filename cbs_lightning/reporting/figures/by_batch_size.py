@@ -18,10 +18,10 @@ from cbs_lightning.analysis.recommendation import (
     LEVEL,
     Recommendation,
     percent,
-    probability_in_words,
     size_in_words,
     span_in_words,
 )
+from cbs_lightning.fit.comparison import probability_in_words
 from cbs_lightning.fit.likelihood import Floats
 from cbs_lightning.reporting.colors import colors_of
 from cbs_lightning.reporting.figures.by_family import draw_families
