@@ -341,6 +341,7 @@ def test_where_memory_is_short_a_probe_works_in_slices_or_is_left_out(
     assert run(cfg).status is Status.REACHED
     out = capsys.readouterr().out
     assert "memory was short in a probe: gradients in slices of 32" in out
+    assert "in slices of 4\n" not in out  # which is not tried
     assert ("out of memory; the run goes on" in out) is not made
 
 

@@ -1,6 +1,5 @@
 """Probes a run as its loss falls, without changing it by a bit."""
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -11,28 +10,24 @@ from typing import Any
 
 import lightning as L
 import numpy as np
-import torch
 from torch import Tensor
 
 from cbs_lightning.callbacks.loaders import data_size
+from cbs_lightning.callbacks.probes.attempt import attempt, release_memory, smaller_slices
 from cbs_lightning.callbacks.probes.branches import Branches, branch_sizes
 from cbs_lightning.callbacks.probes.measurement import ProbeSettings, measure
 from cbs_lightning.callbacks.probes.objective import Objective, samples_freely
 from cbs_lightning.callbacks.probes.schedule import Descent, reading_rule, steps_stood_for
-from cbs_lightning.callbacks.probes.state import cannot_restore, unchanged
+from cbs_lightning.callbacks.probes.state import cannot_restore
 from cbs_lightning.callbacks.probes.theorem import MeasureTheorem
 from cbs_lightning.callbacks.probes.write_events import write_events
 from cbs_lightning.callbacks.stop_at_threshold import StopAtThreshold
 from cbs_lightning.models import Classifier
-from cbs_lightning.models.compilation import uncompiled
-from cbs_lightning.models.out_of_memory import is_out_of_memory
 from cbs_lightning.noise.branches import with_local_fit
 from cbs_lightning.noise.record import Cost, NoiseRecord, Probe
 from cbs_lightning.optim.learning_rate import RateSchedule
 from cbs_lightning.results.result import Result, Status
 from cbs_lightning.results.trajectory import Rule
-
-HALVINGS = 3  # of a slice, where memory is short, before a probe is left out
 
 
 class MeasureNoise(L.Callback):
@@ -247,27 +242,33 @@ class MeasureNoise(L.Callback):
         if batches < 2:
             self._note(f"no probe at step {blank.step}: the stream has had no two whole batches")
             return None
-        slice_size = _slice_size(trainer, module)
-        for _ in range(HALVINGS + 1):
-            try:
-                with unchanged(trainer, module) as lost, uncompiled(self.compiled):
-                    if lost:
-                        self._note(cannot_restore(lost))
-                    return self._measured(trainer, module, blank, slice_size)
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                if trainer.strategy.root_device.type == "cuda":
-                    torch.cuda.empty_cache()
-            slice_size = max(1, math.ceil(min(slice_size or size, size) / 2))
-            self._note(f"memory was short in a probe: gradients in slices of {slice_size}")
-        self._note(f"no probe at step {blank.step}: out of memory; the run goes on")
+        own = _slice_size(trainer, module)
+        why = "out of memory"
+        for slice_size in (own, *smaller_slices(own, size)):
+            if slice_size != own:
+                self._note(f"memory was short in a probe: gradients in slices of {slice_size}")
+            measured = partial(self._measured, trainer, module, blank, slice_size)
+            found = attempt(trainer, module, self.compiled, measured)
+            if isinstance(found, Probe):
+                return found
+            if not found.of_memory:
+                why = found.reason
+                break
+            release_memory(trainer)
+        self._note(f"no probe at step {blank.step}: {why}; the run goes on")
         return None
 
     def _measured(
-        self, trainer: L.Trainer, module: L.LightningModule, blank: Probe, slice_size: int | None
+        self,
+        trainer: L.Trainer,
+        module: L.LightningModule,
+        blank: Probe,
+        slice_size: int | None,
+        lost: set[str],
     ) -> Probe:
         assert self.stop.effective_batch_size is not None
+        if lost:
+            self._note(cannot_restore(lost))
         batches, size = self._batches()
         objective = Objective(
             trainer, module, size, slice_size, self.seed, blank.step, tuple(self._kept)

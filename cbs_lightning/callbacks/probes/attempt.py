@@ -1,0 +1,72 @@
+"""An attempt at a probe: whatever goes wrong in it, the run goes on as if it had not been made."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import lightning as L
+import torch
+
+from cbs_lightning.callbacks.probes.measurement import SMALLEST_BATCH
+from cbs_lightning.callbacks.probes.state import unchanged
+from cbs_lightning.models.compilation import uncompiled
+from cbs_lightning.models.out_of_memory import is_out_of_memory
+
+Found = TypeVar("Found")
+
+HALVINGS = 3  # of a slice, where memory is short, before a probe is left out
+LONGEST_REASON = 200  # characters
+
+
+@dataclass(frozen=True)
+class Failure:
+    reason: str
+    of_memory: bool
+
+    @classmethod
+    def of(cls, error: Exception) -> "Failure":
+        text = " ".join(str(error).split())[:LONGEST_REASON]
+        return cls(f"{type(error).__name__}: {text}".rstrip(": "), is_out_of_memory(error))
+
+
+def attempt(
+    trainer: L.Trainer,
+    module: L.LightningModule,
+    compiled: str | None,
+    measured: Callable[[set[str]], Found],
+) -> Found | Failure:
+    """What `measured` returns, which is given what of the module cannot be put back.
+
+    Raises an exception of the code that puts the run back: the run is not what it was.
+    """
+    begun = False
+    try:
+        with unchanged(trainer, module) as lost, uncompiled(compiled):
+            begun = True
+            try:
+                return measured(lost)
+            except Exception as error:
+                return Failure.of(error)
+    except Exception as error:
+        if begun:
+            raise
+        return Failure.of(error)
+
+
+def release_memory(trainer: L.Trainer) -> None:
+    if trainer.strategy.root_device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def smaller_slices(slice_size: int | None, batch_size: int) -> Iterator[int]:
+    """The sizes to try where memory is short, none of which leaves a slice of one sample."""
+    size = min(slice_size or batch_size, batch_size)
+    for _ in range(HALVINGS):
+        smaller = max(SMALLEST_BATCH, math.ceil(size / 2))
+        while smaller < size and batch_size % smaller == 1:
+            smaller += 1
+        if smaller >= size:
+            return
+        size = smaller
+        yield size
