@@ -4,6 +4,7 @@ import itertools
 import json
 import random
 import signal
+from dataclasses import replace
 from io import BytesIO
 
 import lightning as L
@@ -22,9 +23,10 @@ from cbs_lightning.config.composition import compose
 from cbs_lightning.config.identity import config_hash, run_directory
 from cbs_lightning.noise.prediction import prediction_line, with_prediction
 from cbs_lightning.noise.record import FILE, NoiseRecord
-from cbs_lightning.results.result import Status
+from cbs_lightning.results.result import Request, Status
 from cbs_lightning.results.store import CHECKPOINT, read_run
 from cbs_lightning.training.interrupted import Interrupted
+from cbs_lightning.training.probes import are_missing
 from cbs_lightning.training.run import run
 from tests.conftest import TINY
 from tests.forks import ran
@@ -217,6 +219,37 @@ def test_probes_on_the_way_to_a_lower_loss_answer_a_higher_one(tmp_path, capsys)
     assert "once more" not in capsys.readouterr().out
     run(compose([*same, "noise.curvature=true"]))
     assert "once more" in capsys.readouterr().out
+
+
+def test_probes_that_a_budget_did_not_allow_are_made_when_the_run_has_gone_on(tmp_path, capsys):
+    same = [*RESTLESS, "noise.samples=128", "noise.curvature=false", f"output_dir={tmp_path}"]
+    short = compose([*same, "noise.probes=3", "stop.max_steps=16"])
+    run(short)
+    record = record_of(run_directory(short))
+    assert len(record.probes) < 3 and record.steps_run == 16
+    run(compose(same))
+    cfg = compose([*same, "noise.probes=3"])
+    capsys.readouterr()
+    assert run(cfg).status is Status.REACHED
+    assert "once more" in capsys.readouterr().out
+    record = record_of(run_directory(cfg))
+    assert len(record.probes) == 3 and record.shortfall is None
+    run(cfg)
+    run(compose([*same, "noise.probes=3", "stop.max_steps=16"]))
+    assert "once more" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("steps_run", "missing"), [(10, True), (40, False), (None, True)])
+def test_a_shortfall_is_made_up_for_where_the_run_is_longer_now(tmp_path, steps_run, missing):
+    cfg = compose([*RESTLESS, *PROBES, "stop.max_steps=40", f"output_dir={tmp_path}"])
+    result = run(cfg)
+    stored = read_run(run_directory(cfg))
+    record = replace(record_of(stored.directory), shortfall="2 of 3", steps_run=steps_run)
+    if steps_run is None:  # of an earlier version
+        record = replace(record, probes=[])
+    (stored.directory / FILE).write_text(record.to_json())
+    request = Request(result.threshold, result.rule, result.window, 40)
+    assert are_missing(cfg, stored, request) is missing
 
 
 def test_probes_of_a_run_that_does_not_repeat_are_not_kept(tmp_path, monkeypatch, capsys):

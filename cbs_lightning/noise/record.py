@@ -138,6 +138,7 @@ class NoiseRecord:
     settings: dict[str, Any] = field(default_factory=dict)  # of the probes, as asked for
     notes: list[str] = field(default_factory=list)  # what to know of the measurement
     shortfall: str | None = None  # why there are fewer probes than were asked for
+    steps_run: int | None = None  # updates of the run when they were made; None: not known
     schedule: dict[str, int] | None = None  # samples: batch size, as branches suggest it
     theorem: dict[str, Any] | None = None
     schema_version: int = SCHEMA_VERSION

@@ -31,7 +31,7 @@ from cbs_lightning.noise.prediction import (
 from cbs_lightning.noise.record import FILE, NoiseRecord
 from cbs_lightning.noise.theorem import theorem_lines, theorem_of
 from cbs_lightning.optim.learning_rate import RateSchedule
-from cbs_lightning.results.result import UNFINISHED, Result
+from cbs_lightning.results.result import UNFINISHED, Request, Result, Run, answer
 
 
 def probes_of(
@@ -69,17 +69,34 @@ def read_record(directory: Path) -> NoiseRecord | None:
     return None
 
 
-def are_missing(cfg: RunConfig, directory: Path, threshold: float) -> bool:
+def are_missing(cfg: RunConfig, stored: Run, request: Request) -> bool:
     """Whether probes are asked for that the run does not have yet.
 
-    Those on the way to a lower threshold tell of this one too.
+    Those on the way to a lower threshold tell of this one too. Where some could not be made, they
+    may be now, if the run has gone on since then.
     """
     if not cfg.noise.probes:
         return False
-    record = read_record(directory)
-    if record is None or record.threshold > threshold:
+    record = read_record(stored.directory)
+    if record is None or record.threshold > request.threshold:
+        return True
+    if record.shortfall is not None and _steps_now(stored, request) > _steps_then(record):
         return True
     return not settings_of(cfg).are_met_by(record.settings)
+
+
+def _steps_now(stored: Run, request: Request) -> int:
+    """As far as the run is trained again for its probes."""
+    found = answer(stored.result, stored.trajectory, request)
+    if found.steps is not None:
+        return found.steps
+    return min(len(stored.trajectory), request.max_steps or len(stored.trajectory))
+
+
+def _steps_then(record: NoiseRecord) -> float:
+    if record.steps_run is not None:
+        return record.steps_run
+    return sum(each.steps for each in record.probes)  # of a file of an earlier version
 
 
 def settings_of(cfg: RunConfig) -> ProbeSettings:

@@ -196,6 +196,7 @@ class MeasureNoise(L.Callback):
             settings=asdict(self.settings),
             notes=self.notes,
             shortfall=self._shortfall(result),
+            steps_run=len(trajectory),
         )
 
     def _shortfall(self, result: Result) -> str | None:
