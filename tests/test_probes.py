@@ -320,7 +320,14 @@ def test_an_optimizer_without_a_metric_is_probed_by_its_own_steps(name, tmp_path
     probe = record_of(run_directory(probed)).probes[0]
     assert probe.noise_trace > 0 and probe.a_trial is None and probe.metric_b_simple is None
     assert probe.own_noise > 0 and None not in (probe.a_own, probe.c_own)
-    assert "has no metric: its noise is measured by its own steps" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "has no metric: its noise is measured by its own steps" in out
+    cost = record_of(run_directory(probed)).cost
+    least = len(record_of(run_directory(probed)).probes) * (5 + 2 * 2 * 2)  # walks and their ends
+    assert cost.updates > least and cost.gradients_of_update == 64
+    assert cost.in_gradients > cost.gradients + 64 * cost.updates
+    assert f"{cost.updates:,} updates of the optimizer: with 64 gradients for an update" in out
+    assert "took as long as" not in out
 
 
 @pytest.mark.parametrize("switch", ["noise.curvature=false", "noise.trials=0"])
@@ -481,6 +488,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path):
         with pytest.raises(ValueError):
             NoiseRecord.from_json(broken)
     cost = json.loads(text)["cost"]
+    assert cost["updates"] > 0 and cost["gradients_of_update"] is None  # for Adam, about one
     assert cost["gradients"] > 0 and cost["forward_passes"] > 0 and cost["share_of_run"] > 0
 
 

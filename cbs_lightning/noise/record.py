@@ -97,12 +97,17 @@ class Cost:
     seconds: float = 0.0
     share_of_run: float | None = None  # of the seconds that its training took
     hessian_products: int = 0  # of single samples
+    updates: int = 0  # of the optimizer, applied and undone to see its own steps
+    # That an update counts as: a batch of the run where an update's work is not known; None: one,
+    # which is the order of what Adam and its relatives do for each weight.
+    gradients_of_update: int | None = None
 
     @property
     def in_gradients(self) -> int:
         """All of it, as gradients of single samples that take as long."""
         products = GRADIENTS_OF_PRODUCT * self.hessian_products
-        return round(self.gradients + self.forward_passes / PASSES_OF_GRADIENT + products)
+        updates = (self.gradients_of_update or 1) * self.updates
+        return round(self.gradients + self.forward_passes / PASSES_OF_GRADIENT + products + updates)
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,14 @@ from typing import Any
 import lightning as L
 import numpy as np
 from torch import Tensor
+from torch.optim import Optimizer
 
 from cbs_lightning.callbacks.loaders import data_size
 from cbs_lightning.callbacks.probes.attempt import attempt, release_memory, smaller_slices
 from cbs_lightning.callbacks.probes.branches import Branches, branch_sizes
 from cbs_lightning.callbacks.probes.measurement import ProbeSettings, measure
 from cbs_lightning.callbacks.probes.objective import Objective, samples_freely
+from cbs_lightning.callbacks.probes.preconditioner import metric_of
 from cbs_lightning.callbacks.probes.schedule import Descent, reading_rule, steps_stood_for
 from cbs_lightning.callbacks.probes.state import cannot_restore
 from cbs_lightning.callbacks.probes.theorem import MeasureTheorem
@@ -275,19 +277,21 @@ class MeasureNoise(L.Callback):
             trainer, module, size, slice_size, self.seed, blank.step, tuple(self._kept)
         )
         factor = self.rates.factor(blank.samples, self.stop.effective_batch_size)
-        found = measure(
-            objective,
-            trainer.optimizers[0],
-            batches,
-            self.settings,
-            self.stop.effective_batch_size,
-            factor,
-            self._note,
-            partial(self.theorem.at_probe, blank.step) if self.theorem is not None else None,
-        )
-        if self.settings.branches:
-            found["branches"] = self._branches(trainer, objective, slice_size, factor)
-        self._add_cost(objective)
+        try:
+            found = measure(
+                objective,
+                trainer.optimizers[0],
+                batches,
+                self.settings,
+                self.stop.effective_batch_size,
+                factor,
+                self._note,
+                partial(self.theorem.at_probe, blank.step) if self.theorem is not None else None,
+            )
+            if self.settings.branches:
+                found["branches"] = self._branches(trainer, objective, slice_size, factor)
+        finally:
+            self._add_cost(objective, trainer.optimizers[0])
         return with_local_fit(replace(blank, **found))
 
     def _branches(
@@ -310,10 +314,14 @@ class MeasureNoise(L.Callback):
             return len(self._kept), self.stop.effective_batch_size
         return self.settings.batches_of(self.stop.effective_batch_size)
 
-    def _add_cost(self, objective: Objective) -> None:
-        cost = self.cost
+    def _add_cost(self, objective: Objective, optimizer: Optimizer) -> None:
+        cost, of_update = self.cost, self.cost.gradients_of_update
+        if objective.updates and metric_of(optimizer, objective.parameters) is None:
+            of_update = self.stop.effective_batch_size
         self.cost = replace(
             cost,
+            updates=cost.updates + objective.updates,
+            gradients_of_update=of_update,
             gradients=cost.gradients + objective.gradients,
             forward_passes=cost.forward_passes + objective.forward_passes,
             hessian_products=cost.hessian_products + objective.hessian_products,

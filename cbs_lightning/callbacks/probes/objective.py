@@ -55,6 +55,7 @@ class Objective:
     gradients: int = 0  # of single samples, so far
     forward_passes: int = 0
     hessian_products: int = 0
+    updates: int = 0  # of the optimizer
     parameters: list[Tensor] = field(init=False)
 
     def __post_init__(self) -> None:
