@@ -6,6 +6,7 @@ import random
 import signal
 from dataclasses import replace
 from io import BytesIO
+from types import SimpleNamespace
 
 import lightning as L
 import numpy as np
@@ -16,17 +17,20 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torchmetrics.classification import MulticlassAccuracy
 
+from cbs_lightning.callbacks import progress
 from cbs_lightning.callbacks.probes import measure_noise
 from cbs_lightning.callbacks.probes.objective import Objective
+from cbs_lightning.callbacks.probes.schedule import Descent
 from cbs_lightning.callbacks.probes.state import unchanged
+from cbs_lightning.callbacks.progress import FollowProgress
 from cbs_lightning.config.composition import compose
 from cbs_lightning.config.identity import config_hash, run_directory
 from cbs_lightning.noise.prediction import prediction_line, with_prediction
-from cbs_lightning.noise.record import FILE, NoiseRecord
+from cbs_lightning.noise.record import FILE, Cost, NoiseRecord
 from cbs_lightning.results.result import Request, Status
 from cbs_lightning.results.store import CHECKPOINT, read_run
 from cbs_lightning.training.interrupted import Interrupted
-from cbs_lightning.training.probes import are_missing
+from cbs_lightning.training.probes import are_missing, settings_of
 from cbs_lightning.training.run import run
 from tests.conftest import TINY
 from tests.forks import ran
@@ -468,6 +472,29 @@ def test_as_many_probes_as_were_asked_for_in_a_short_run(tmp_path, capsys):
     assert f"{len(record.probes)} of 60 probes were made" in record.shortfall
     assert "more noise.probes, a smaller stop.window" in record.shortfall
     assert record.shortfall in capsys.readouterr().out
+
+
+def test_the_time_left_counts_probes_apart_from_steps(monkeypatch):
+    """100 steps of a second each, and 3 of 5 probes of a minute each."""
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    probes = SimpleNamespace(seconds=120.0, seconds_left=180.0)  # two before it was resumed
+    recorder = SimpleNamespace(trajectory=[])
+    follow = FollowProgress(SimpleNamespace(recorder=recorder), 1000, [], probes)
+    monkeypatch.setattr(FollowProgress, "progress", lambda self: None)
+    follow.on_train_start()
+    assert follow._seconds_left() is None
+    probes.seconds, probes.seconds_left, now[0], follow.steps = 180.0, 120.0, 160.0, 100
+    assert follow._seconds_left() == pytest.approx(900 + 120)
+
+
+def test_the_seconds_that_probes_will_take_are_as_many_as_they_took(tmp_path):
+    cfg = compose([*RESTLESS, *PROBES])
+    measured = measure_noise.MeasureNoise(settings_of(cfg), None, None, tmp_path, 0)
+    assert measured.seconds_left == 0
+    measured._descent = Descent(0.1, 1, 3)
+    measured._descent.left, measured.cost = 2, Cost(seconds=5.0)
+    assert (measured.seconds, measured.seconds_left) == (5, 10)
 
 
 def test_a_run_without_a_reading_says_that_it_has_no_probes(tmp_path, capsys):

@@ -145,6 +145,17 @@ class MeasureNoise(L.Callback):
         may = descent is not None and not descent.is_over
         return may and not self.is_late and self._obstacle is None
 
+    @property
+    def seconds(self) -> float:
+        """That probes have taken."""
+        return self.cost.seconds
+
+    @property
+    def seconds_left(self) -> float:
+        """For those that are left, by the mean so far."""
+        left = self._descent.left if self._descent is not None and self._is_watching else 0
+        return self.cost.seconds * left / max(self.settings.probes - left, 1)
+
     def state_dict(self) -> dict[str, Any]:
         return {
             "settings": asdict(self.settings),
