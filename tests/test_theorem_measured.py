@@ -131,6 +131,16 @@ def test_the_second_pass_changes_nothing_and_goes_on_after_an_interruption(tmp_p
     assert record_of(run_directory(asked)).theorem == wanted.theorem
 
 
+def test_at_a_looser_threshold_it_says_which_run_the_constants_are_of(tmp_path, capsys):
+    asked = [*LINEAR, *OPTIMIZERS["sgd"], *THEOREM, f"output_dir={tmp_path}"]
+    run(compose(asked))
+    first = capsys.readouterr().out
+    assert "Theorem 3.1: " in first and "of the run to" not in first
+    run(compose([*asked, "stop.loss=1.5"]))
+    lines = [each for each in capsys.readouterr().out.splitlines() if "Theorem 3.1" in each]
+    assert lines and all(each.endswith(" (of the run to 1)") for each in lines)
+
+
 def test_what_cannot_be_found_says_why():
     nothing = theorem_of("sgd", 0.1, {}, 4, [], Suprema(), {})
     assert theorem_lines(nothing) == ["Theorem 3.1: no probe was made"]

@@ -235,8 +235,9 @@ def _ratio_of_steps(pole: float, before: int, after: int) -> float:
 def _is_bounded(probe: Probe) -> bool:
     """Whether the branches of a probe tell the local critical batch size from all others."""
     interval = probe.local_critical_batch_interval
-    known = probe.local_critical_batch is not None and interval is not None
-    return known and interval[0] > 0 and interval[1] < math.inf
+    if probe.local_critical_batch is None or interval is None:
+        return False
+    return interval[0] > 0 and interval[1] < math.inf
 
 
 def _weight(probe: Probe) -> float:

@@ -148,6 +148,10 @@ class NoiseRecord:
     theorem: dict[str, Any] | None = None
     schema_version: int = SCHEMA_VERSION
 
+    def own_threshold(self, asked: float) -> str:
+        """The end of a line on what the run to another threshold than `asked` has."""
+        return "" if self.threshold == asked else f" (of the run to {self.threshold:g})"
+
     def to_json(self) -> str:
         return json.dumps(_plain(asdict(self)), indent=2, allow_nan=False) + "\n"
 

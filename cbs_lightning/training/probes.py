@@ -138,8 +138,9 @@ def summary_lines(directory: Path, threshold: float) -> list[str]:
         lines.append(cost_line(record))
     if record.shortfall is not None:
         lines.append(record.shortfall)
-    if record.schedule is not None:
-        lines.append(schedule_line(record.schedule, record.probes))
+    whole = []  # what is of the run as a whole
+    if (suggested := schedule_line(record.schedule, record.probes)) is not None:
+        whole.append(suggested)
     if record.theorem is not None:
-        lines += theorem_lines(record.theorem)
-    return lines
+        whole += theorem_lines(record.theorem)
+    return lines + [line + record.own_threshold(threshold) for line in whole]
