@@ -200,6 +200,7 @@ def test_a_branch_at_the_runs_batch_size_goes_on_as_the_run_does(tmp_path, monke
     [
         ("noise.branch_steps=3", "noise.branch_steps=3: must be a whole number >= 8"),
         ("noise.branch_factors=[1]", "must be a list of at least two different numbers > 0"),
+        ("noise.branch_factors=[1,1e9]", "two different numbers > 0 and <= 1024, such as"),
         ("noise.branch_repeats=0", "noise.branch_repeats=0: must be a whole number >= 1"),
         ("noise.probes=0", "noise.branches=true: needs probes"),
     ],

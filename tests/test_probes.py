@@ -25,8 +25,8 @@ from cbs_lightning.callbacks.probes.state import unchanged
 from cbs_lightning.callbacks.progress import FollowProgress
 from cbs_lightning.config.composition import compose
 from cbs_lightning.config.identity import config_hash, run_directory
-from cbs_lightning.noise.prediction import prediction_line, with_prediction
-from cbs_lightning.noise.record import FILE, Cost, NoiseRecord
+from cbs_lightning.noise.prediction import cost_line, prediction_line, with_prediction
+from cbs_lightning.noise.record import FILE, Cost, NoiseRecord, Probe
 from cbs_lightning.results.result import Request, Status
 from cbs_lightning.results.store import CHECKPOINT, read_run
 from cbs_lightning.training.interrupted import Interrupted
@@ -504,6 +504,37 @@ def test_a_run_without_a_reading_says_that_it_has_no_probes(tmp_path, capsys):
     assert "0 of 3 probes were made: the run ended before" in shortfall
     said = capsys.readouterr().out
     assert shortfall in said and "took as long as" not in said
+
+
+def test_a_run_that_begins_below_its_threshold_says_so(tmp_path, capsys):
+    cfg = compose([*RESTLESS, *PROBES, "stop.loss=5", f"output_dir={tmp_path}"])
+    assert run(cfg).status is Status.REACHED
+    out = capsys.readouterr().out
+    assert "the first reading of its loss, 2." in out and "was below the threshold" in out
+    assert "in one step" not in out
+
+
+def test_what_a_probe_cost_is_a_share_of_the_batches_that_there_are(tmp_path, capsys):
+    """Of the 1,797 samples of digits, whatever was asked for."""
+    few = ["noise.samples=64", "noise.curvature=false", "stop.max_steps=2", "stop.loss=2.29"]
+    cfg = compose([*RESTLESS, *PROBES, *few, "batch_size=4096", f"output_dir={tmp_path}"])
+    run(cfg)
+    record = record_of(run_directory(cfg))
+    assert record.batch_size == 1797 and record.probes
+    steps = sum(each.steps for each in record.probes)
+    assert f"of the run's own {1797 * steps:,.0f}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("micro_batch_size", "said"),
+    [(None, "; BatchNorm saw 32 samples at a time, in the run 64"), (16, None), (48, "32 samples")],
+)
+def test_what_batch_norm_saw(micro_batch_size, said):
+    probe = Probe(1, 64, 1.0, 1, batch_size=32)
+    record = NoiseRecord("", "adam", "adam", 1e-3, 64, 0, 0.5, "epoch", [probe],
+                         micro_batch_size=micro_batch_size)  # fmt: skip
+    line = cost_line(record)
+    assert line.endswith("in batches of 32") if said is None else said in line
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path):

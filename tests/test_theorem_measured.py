@@ -109,6 +109,7 @@ def test_measured_constants_beside_the_exact_ones(optimizer, tmp_path, capsys):
         assert (c.c1, c.c2, c.c3) == pytest.approx((found["c1"], found["c2"], found["c3"]))
         assert found["critical_batch"] == pytest.approx(c.critical_batch(found["vi"]))
         assert "gives b* = " in printed
+        assert "v_star" not in found["looked_for"] and "M" in found["looked_for"]
     else:  # h alone is more than Dist·G
         assert found["dominant"] in ("c3", "c1/K", "c2/b") and found["critical_batch"] is None
         assert "Theorem 3.1 gives no b*: ε = VI" in printed

@@ -136,6 +136,9 @@ def cost_line(record: NoiseRecord) -> str:
     line = f"{count_of(made, 'probe')} took {took}: {cost.seconds:.3g} s"
     if (size := record.probes[0].batch_size) is not None:
         line += f", in batches of {size}"
-        if size < record.batch_size:
-            line += f", which is what BatchNorm saw; the run has {record.batch_size}"
+        seen, in_run = (
+            min(each, record.micro_batch_size or each) for each in (size, record.batch_size)
+        )
+        if seen < in_run:
+            line += f"; BatchNorm saw {seen} samples at a time, in the run {in_run}"
     return line

@@ -127,7 +127,7 @@ class NoiseRecord:
     variant: str
     optimizer: str
     lr: float | None
-    batch_size: int  # samples per step of the run
+    batch_size: int  # samples per step of the run, at most those that there are
     seed: int
     threshold: float
     rule: str
@@ -144,6 +144,7 @@ class NoiseRecord:
     notes: list[str] = field(default_factory=list)  # what to know of the measurement
     shortfall: str | None = None  # why there are fewer probes than were asked for
     steps_run: int | None = None  # updates of the run when they were made; None: not known
+    micro_batch_size: int | None = None  # samples of the slices that the run works in; None: whole
     schedule: dict[str, int] | None = None  # samples: batch size, as branches suggest it
     theorem: dict[str, Any] | None = None
     schema_version: int = SCHEMA_VERSION

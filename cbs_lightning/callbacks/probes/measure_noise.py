@@ -78,6 +78,7 @@ class MeasureNoise(L.Callback):
         self._loaded: dict[str, Any] | None = None
         self._kept: deque[Any] = deque(maxlen=0)
         self._obstacle: str | None = None
+        self._own_slice: int | None = None  # samples, in which the run itself works
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         assert self.stop.effective_batch_size is not None
@@ -87,6 +88,7 @@ class MeasureNoise(L.Callback):
         if self._loaded is not None:
             self._descent.load_state_dict(self._loaded)
         self.is_late = trainer.global_step > 0 and self._loaded is None
+        self._own_slice = _slice_size(trainer, module)
         if self.theorem is not None:
             self.theorem.attach(module, trainer.optimizers[0])
         if not (isinstance(module, Classifier) or module.automatic_optimization):
@@ -195,7 +197,7 @@ class MeasureNoise(L.Callback):
             variant=result.variant,
             optimizer=result.optimizer,
             lr=result.lr,
-            batch_size=result.batch_size,
+            batch_size=result.effective_batch_size,
             seed=self.seed,
             threshold=result.threshold,
             rule=result.rule.value,
@@ -210,6 +212,7 @@ class MeasureNoise(L.Callback):
             notes=self.notes,
             shortfall=self._shortfall(result),
             steps_run=len(trajectory),
+            micro_batch_size=self._own_slice,
         )
 
     def _shortfall(self, result: Result) -> str | None:
@@ -225,6 +228,9 @@ class MeasureNoise(L.Callback):
         elif result.status is not Status.REACHED:
             why = f"the run ended above a loss of {descent.threshold:g}"
             advice = "a larger budget, or a higher stop.loss"
+        elif descent.first <= descent.threshold:
+            why = f"the first reading of its loss, {descent.first:.3g}, was below the threshold"
+            advice = "a lower stop.loss, a smaller stop.window or batch_size"
         else:
             why = "the loss fell past several of their levels in one step"
             advice = "more noise.probes, a smaller stop.window or batch_size, a lower stop.loss"
@@ -256,7 +262,7 @@ class MeasureNoise(L.Callback):
         if batches < 2:
             self._note(f"no probe at step {blank.step}: the stream has had no two whole batches")
             return None
-        own = _slice_size(trainer, module)
+        own = self._own_slice
         why = "out of memory"
         for slice_size in (own, *smaller_slices(own, size)):
             if slice_size != own:
