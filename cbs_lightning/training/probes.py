@@ -18,6 +18,7 @@ from cbs_lightning.callbacks.probes.theorem import (
 )
 from cbs_lightning.callbacks.probes.write_events import write_events
 from cbs_lightning.callbacks.stop_at_threshold import StopAtThreshold
+from cbs_lightning.callbacks.stop_on_signal import StopOnSignal
 from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.console import print_line
 from cbs_lightning.files import write_atomically
@@ -35,7 +36,12 @@ from cbs_lightning.results.result import UNFINISHED, Request, Result, Run, answe
 
 
 def probes_of(
-    cfg: RunConfig, stop: StopAtThreshold, rates: RateSchedule, directory: Path, title: str
+    cfg: RunConfig,
+    stop: StopAtThreshold,
+    signals: StopOnSignal,
+    rates: RateSchedule,
+    directory: Path,
+    title: str,
 ) -> MeasureNoise | None:
     """The callback that measures, if probes are asked for.
 
@@ -47,7 +53,15 @@ def probes_of(
     note = partial(_note, title)
     theorem = MeasureTheorem(reference) if cfg.noise.theorem else None
     return MeasureNoise(
-        settings_of(cfg), stop, rates, directory, cfg.seed, cfg.compile, note, theorem
+        settings_of(cfg),
+        stop,
+        rates,
+        directory,
+        cfg.seed,
+        cfg.compile,
+        note,
+        theorem,
+        signals.is_asked,
     )
 
 
@@ -104,8 +118,9 @@ def settings_of(cfg: RunConfig) -> ProbeSettings:
 
 
 def write_record(directory: Path, measured: MeasureNoise, result: Result) -> NoiseRecord | None:
-    """Write `noise.json`; None for a run that will resume later, or that began without probes."""
-    if result.ended in UNFINISHED or measured.is_late:
+    """Write `noise.json`; None for a run that will resume later, that began without probes, or that
+    was told to stop in a probe of its last steps: those are still to be made."""
+    if result.ended in UNFINISHED or measured.is_late or measured.has_deferred:
         return None
     record = with_prediction(measured.record(result))
     steps = result.steps or result.steps_run

@@ -10,6 +10,7 @@ import torch
 
 from cbs_lightning.callbacks.probes.measurement import SMALLEST_BATCH
 from cbs_lightning.callbacks.probes.state import unchanged
+from cbs_lightning.models import Classifier
 from cbs_lightning.models.compilation import uncompiled
 from cbs_lightning.models.out_of_memory import is_out_of_memory
 
@@ -35,14 +36,17 @@ def attempt(
     module: L.LightningModule,
     compiled: str | None,
     measured: Callable[[set[str]], Found],
+    *,
+    optimizers: bool = False,
 ) -> Found | Failure:
-    """What `measured` returns, which is given what of the module cannot be put back.
+    """What `measured` returns, which is given what of the module cannot be put back; `optimizers`
+    are put back as well if that is asked for.
 
     Raises an exception of the code that puts the run back: the run is not what it was.
     """
     begun = False
     try:
-        with unchanged(trainer, module) as lost, uncompiled(compiled):
+        with unchanged(trainer, module, optimizers=optimizers) as lost, uncompiled(compiled):
             begun = True
             try:
                 return measured(lost)
@@ -57,6 +61,13 @@ def attempt(
 def release_memory(trainer: L.Trainer) -> None:
     if trainer.strategy.root_device.type == "cuda":
         torch.cuda.empty_cache()
+
+
+def own_slice_size(trainer: L.Trainer, module: L.LightningModule) -> int | None:
+    """Samples of the slices that the run itself works in; None: whole batches."""
+    if isinstance(module, Classifier) and not module.automatic_optimization:
+        return module.micro_batch_size
+    return getattr(trainer.train_dataloader, "slice_size", None)
 
 
 def smaller_slices(slice_size: int | None, batch_size: int) -> Iterator[int]:

@@ -1,7 +1,7 @@
 """The loss of a probe's batches as a function of the weights, in train mode."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +30,14 @@ def samples_freely(loader: Any) -> bool:
     return isinstance(loader, InMemoryLoader | RepeatableLoader)
 
 
+class StopRequested(BaseException):
+    """In a probe of a run that is told to stop."""
+
+
+def never() -> bool:
+    return False
+
+
 @dataclass
 class Objective:
     """Batches of `batch_size` samples, each drawn by itself and known by a number, and what the
@@ -43,6 +51,7 @@ class Objective:
         slice_size: samples of a slice, whose gradients add up to that of the batch; None: whole.
         seed, step: of the run: what is drawn follows from them.
         kept: batches that were trained lately, for data that cannot be drawn from freely.
+        stops: whether to stop at once, by raising `StopRequested`.
     """
 
     trainer: L.Trainer
@@ -52,6 +61,7 @@ class Objective:
     seed: int
     step: int
     kept: Sequence[Any] = ()
+    stops: Callable[[], bool] = never
     gradients: int = 0  # of single samples, so far
     forward_passes: int = 0
     hessian_products: int = 0
@@ -175,7 +185,12 @@ class Objective:
         """Those that the parameters have now, in one row."""
         return self._row([parameter.grad for parameter in self.parameters])
 
+    def check_stop(self) -> None:
+        if self.stops():
+            raise StopRequested
+
     def _loss(self, part: Any) -> Tensor:
+        self.check_stop()
         if self.is_chunked:
             images, labels = part
             return cross_entropy(self.module.net(images), labels)
