@@ -1,18 +1,23 @@
-"""An attempt at a probe: whatever goes wrong in it, the run goes on as if it had not been made."""
+"""Attempts at a probe: whatever goes wrong in one, the run goes on as if it had not been made; and
+what a signal puts off until the run resumes."""
 
+import copy
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
 
 import lightning as L
 import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from cbs_lightning.callbacks.probes.measurement import SMALLEST_BATCH
 from cbs_lightning.callbacks.probes.state import unchanged
 from cbs_lightning.models import Classifier
 from cbs_lightning.models.compilation import uncompiled
 from cbs_lightning.models.out_of_memory import is_out_of_memory
+from cbs_lightning.noise.record import Probe
 
 Found = TypeVar("Found")
 
@@ -81,3 +86,38 @@ def smaller_slices(slice_size: int | None, batch_size: int) -> Iterator[int]:
             return
         size = smaller
         yield size
+
+
+@dataclass(frozen=True)
+class Deferred:
+    """A probe that is due, and the state of the run at its step.
+
+    The run itself goes on to the end of its chunk before it is saved.
+    """
+
+    blank: Probe
+    tensors: list[Tensor]  # parameters and buffers
+    optimizer: dict[str, Any]
+
+    @classmethod
+    def of(cls, blank: Probe, module: nn.Module, optimizer: Optimizer) -> "Deferred":
+        tensors = [each.detach().clone() for each in _tensors(module)]
+        return cls(blank, tensors, copy.deepcopy(optimizer.state_dict()))
+
+    @torch.no_grad()
+    def put(self, module: nn.Module, optimizer: Optimizer) -> None:
+        """Have the run be in that state; to be used inside `unchanged`."""
+        for tensor, then in zip(_tensors(module), self.tensors, strict=True):
+            tensor.copy_(then)
+        optimizer.load_state_dict(copy.deepcopy(self.optimizer))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"blank": asdict(self.blank), "tensors": self.tensors, "optimizer": self.optimizer}
+
+    @classmethod
+    def from_state_dict(cls, state: dict[str, Any]) -> "Deferred":
+        return cls(Probe(**state["blank"]), state["tensors"], state["optimizer"])
+
+
+def _tensors(module: nn.Module) -> list[Tensor]:
+    return [*module.parameters(), *module.buffers()]

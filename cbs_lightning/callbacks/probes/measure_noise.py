@@ -15,13 +15,13 @@ from torch.optim import Optimizer
 
 from cbs_lightning.callbacks.loaders import data_size
 from cbs_lightning.callbacks.probes.attempt import (
+    Deferred,
     attempt,
     own_slice_size,
     release_memory,
     smaller_slices,
 )
 from cbs_lightning.callbacks.probes.branches import Branches, branch_sizes
-from cbs_lightning.callbacks.probes.deferred import Deferred
 from cbs_lightning.callbacks.probes.measurement import ProbeSettings, measure
 from cbs_lightning.callbacks.probes.objective import (
     Objective,
