@@ -112,7 +112,8 @@ def probe(
 
 
 def test_a_schedule_follows_the_local_critical_batch_sizes():
-    probes = [probe(10, 15.0), probe(30, None), probe(50, 35.0), probe(90, 60.0)]
+    bounded = probe(50, 35.0, (16.0, 80.0))
+    probes = [probe(10, 15.0), probe(30, None), bounded, probe(90, 60.0)]
     schedule = suggest_schedule(probes, 64, 100)
     assert list(schedule.values()) == [16, 32, 64]
     first, second, third = map(int, schedule)
@@ -133,7 +134,7 @@ def test_a_schedule_stays_within_the_branches_and_says_where_they_end():
     tried = (24, 48, 96, 180)
     probes = [
         probe(10, 0.4, tried=tried),
-        probe(50, 60.0, tried=tried),
+        probe(50, 60.0, (30.0, 120.0), tried=tried),
         probe(90, 900, tried=tried),
     ]
     schedule = suggest_schedule(probes, 48, 100)
@@ -141,6 +142,16 @@ def test_a_schedule_stays_within_the_branches_and_says_where_they_end():
     line = schedule_line(schedule, probes)
     assert "24 is the smallest of its branches: smaller ones may do better" in line
     assert "180 is the largest of its branches: larger ones may do better" in line
+
+
+@pytest.mark.parametrize("interval", [None, (0.0, math.inf), (0.0, 40.0), (2.0, math.inf)])
+def test_no_schedule_is_made_of_local_critical_batch_sizes_without_bounds(interval):
+    probes = [probe(10, None), probe(50, 16.0, interval), probe(90, 30.0, interval)]
+    assert suggest_schedule(probes, 64, 100) is None
+    for schedule in (None, {"0": 16}):  # that of an earlier version
+        line = schedule_line(schedule, probes)
+        assert "no batch sizes are suggested" in line and "{" not in line
+    assert schedule_line(None, [replace(each, branches=[]) for each in probes]) is None
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -166,8 +177,8 @@ def test_a_run_with_branches_ends_as_one_without(loop, tmp_path, capsys, monkeyp
     of_steps = 8 * (size // 2 + size + 2 * size)
     of_gradients = record.probes[0].batches * record.probes[0].batch_size
     assert record.cost.gradients == 2 * (of_steps + of_gradients)
-    if record.schedule is not None:
-        assert "batch sizes suggested by its branches" in capsys.readouterr().out
+    said = "no batch sizes are suggested" if record.schedule is None else "batch sizes suggested"
+    assert f"{said} by its branches" in capsys.readouterr().out
 
 
 def test_a_branch_at_the_runs_batch_size_goes_on_as_the_run_does(tmp_path, monkeypatch):
@@ -189,6 +200,7 @@ def test_a_branch_at_the_runs_batch_size_goes_on_as_the_run_does(tmp_path, monke
     [
         ("noise.branch_steps=3", "noise.branch_steps=3: must be a whole number >= 8"),
         ("noise.branch_factors=[1]", "must be a list of at least two different numbers > 0"),
+        ("noise.branch_factors=[1,1e9]", "two different numbers > 0 and <= 1024, such as"),
         ("noise.branch_repeats=0", "noise.branch_repeats=0: must be a whole number >= 1"),
         ("noise.probes=0", "noise.branches=true: needs probes"),
     ],

@@ -7,11 +7,12 @@ import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loggers import CSVLogger
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 from cbs_lightning import GradientNoise
 from tests.quadratic import Exact, Quadratic, points
-from tests.strangers import Manual, loader
+from tests.strangers import Manual, Plain, loader
 from tests.test_probes import Moody
 
 QUIET = {
@@ -111,6 +112,44 @@ def test_what_it_cannot_measure_is_said():
         with pytest.raises(ValueError, match="must be a whole number >= "):
             GradientNoise(**mistake)
     assert GradientNoise().b_simple is None and GradientNoise().b_simple_interval is None
+
+
+class Choosy(Still):
+    """Returns no loss for some batches, which Lightning allows."""
+
+    def training_step(self, batch, number):
+        (inputs,) = batch
+        return None if inputs[:, 0].mean() > 0.3 else super().training_step(batch, number)
+
+
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_a_step_without_a_loss_is_left_out_with_one_warning(accumulated, recwarn):
+    noise = GradientNoise(every=1)
+    fit(Choosy(), drawn(16), [noise], 30, accumulate_grad_batches=accumulated)
+    assert noise.measured >= 4 and noise.noise_trace > 0
+    said = [str(each.message) for each in recwarn if "GradientNoise" in str(each.message)]
+    assert len(said) == (accumulated == 1) and all("returned no loss" in each for each in said)
+
+
+def test_reentrant_checkpoints_are_measured_and_gradients_left_as_they_were():
+    class Keeping(Plain):
+        def __init__(self):
+            super().__init__()
+            self.hidden = torch.nn.Linear(8, 8)
+
+        def training_step(self, batch, number):
+            inputs, labels = batch
+            hidden = checkpoint(self.hidden, inputs.requires_grad_(), use_reentrant=True)
+            return super().training_step((hidden, labels), number)
+
+    ends = []
+    for noise in ([], [GradientNoise(every=1)]):
+        torch.manual_seed(0)
+        module = Keeping()
+        fit(module, loader(16), noise, 6)
+        ends.append((module.state_dict(), [each.grad for each in module.parameters()]))
+    assert noise[0].measured == 6
+    torch.testing.assert_close(ends[0], ends[1], rtol=0, atol=0)
 
 
 def test_several_devices_are_refused():

@@ -267,14 +267,18 @@ def test_the_report_has_what_branches_say_and_a_schedule_to_paste(study, monkeyp
     probes = [
         replace(record.probes[0], branches=branches, local_critical_batch_reason="a <= 0"),
         replace(record.probes[1], branches=branches, local_critical_batch=24.0,
-                local_critical_batch_interval=(12.0, math.inf)),
+                local_critical_batch_interval=(12.0, 50.0)),
         *record.probes[2:],
     ]  # fmt: skip
-    path.write_text(replace(record, probes=probes, schedule={"0": 8, "900": 32}).to_json())
+    schedule = {"0": 8, "900": 32}
+    path.write_text(replace(record, probes=probes, schedule=schedule).to_json())
     found, _ = read(study)
     text = page(found).replace("\N{NO-BREAK SPACE}", " ")
     assert "local b* none at a loss of 2 (a &lt;= 0); 24 (" in text
     assert "{0: 8, 900: 32}; 8 is the smallest of its branches" in text
+    probes[1] = replace(probes[1], local_critical_batch_interval=(12.0, math.inf))
+    path.write_text(replace(record, probes=probes, schedule=schedule).to_json())
+    assert "no batch sizes are suggested by its branches" in page(read(study)[0])
 
 
 def labels_of(figure):
@@ -415,7 +419,9 @@ def test_branches_and_the_theorem_have_tables_of_their_own():
     record = replace(synthetic(), probes=[found], schedule={"0": 16, "900": 32})
     table = branch_table([record, synthetic()])
     assert "| 24 | 12 and more | 3.5 |" in table[4]
-    assert table[-1].endswith("{0: 16, 900: 32}")
+    assert table[-1].startswith("no batch sizes are suggested by its branches")
+    bounded = replace(found, local_critical_batch_interval=(12.0, 50.0))
+    assert branch_table([replace(record, probes=[bounded])])[-1].endswith("{0: 16, 900: 32}")
     terms = {"c1/K": 0.5, "c2/b": 0.25, "c3": 0.25}
     theorems = [{"bound": each, "terms": terms, "vi": 0.5, "dist": 2.0} for each in (1.0, 1.5)]
     measured = [replace(synthetic(), theorem=each) for each in theorems]

@@ -4,7 +4,9 @@ import itertools
 import json
 import random
 import signal
+from dataclasses import replace
 from io import BytesIO
+from types import SimpleNamespace
 
 import lightning as L
 import numpy as np
@@ -15,16 +17,20 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torchmetrics.classification import MulticlassAccuracy
 
+from cbs_lightning.callbacks import progress
 from cbs_lightning.callbacks.probes import measure_noise
 from cbs_lightning.callbacks.probes.objective import Objective
+from cbs_lightning.callbacks.probes.schedule import Descent
 from cbs_lightning.callbacks.probes.state import unchanged
+from cbs_lightning.callbacks.progress import FollowProgress
 from cbs_lightning.config.composition import compose
 from cbs_lightning.config.identity import config_hash, run_directory
-from cbs_lightning.noise.prediction import prediction_line, with_prediction
-from cbs_lightning.noise.record import FILE, NoiseRecord
-from cbs_lightning.results.result import Status
+from cbs_lightning.noise.prediction import cost_line, prediction_line, with_prediction
+from cbs_lightning.noise.record import FILE, Cost, NoiseRecord, Probe
+from cbs_lightning.results.result import Request, Status
 from cbs_lightning.results.store import CHECKPOINT, read_run
 from cbs_lightning.training.interrupted import Interrupted
+from cbs_lightning.training.probes import are_missing, settings_of
 from cbs_lightning.training.run import run
 from tests.conftest import TINY
 from tests.forks import ran
@@ -219,6 +225,37 @@ def test_probes_on_the_way_to_a_lower_loss_answer_a_higher_one(tmp_path, capsys)
     assert "once more" in capsys.readouterr().out
 
 
+def test_probes_that_a_budget_did_not_allow_are_made_when_the_run_has_gone_on(tmp_path, capsys):
+    same = [*RESTLESS, "noise.samples=128", "noise.curvature=false", f"output_dir={tmp_path}"]
+    short = compose([*same, "noise.probes=3", "stop.max_steps=16"])
+    run(short)
+    record = record_of(run_directory(short))
+    assert len(record.probes) < 3 and record.steps_run == 16
+    run(compose(same))
+    cfg = compose([*same, "noise.probes=3"])
+    capsys.readouterr()
+    assert run(cfg).status is Status.REACHED
+    assert "once more" in capsys.readouterr().out
+    record = record_of(run_directory(cfg))
+    assert len(record.probes) == 3 and record.shortfall is None
+    run(cfg)
+    run(compose([*same, "noise.probes=3", "stop.max_steps=16"]))
+    assert "once more" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("steps_run", "missing"), [(10, True), (40, False), (None, True)])
+def test_a_shortfall_is_made_up_for_where_the_run_is_longer_now(tmp_path, steps_run, missing):
+    cfg = compose([*RESTLESS, *PROBES, "stop.max_steps=40", f"output_dir={tmp_path}"])
+    result = run(cfg)
+    stored = read_run(run_directory(cfg))
+    record = replace(record_of(stored.directory), shortfall="2 of 3", steps_run=steps_run)
+    if steps_run is None:  # of an earlier version
+        record = replace(record, probes=[])
+    (stored.directory / FILE).write_text(record.to_json())
+    request = Request(result.threshold, result.rule, result.window, 40)
+    assert are_missing(cfg, stored, request) is missing
+
+
 def test_probes_of_a_run_that_does_not_repeat_are_not_kept(tmp_path, monkeypatch, capsys):
     cfg = compose([*RESTLESS, f"output_dir={tmp_path}"])
     run(cfg)
@@ -287,7 +324,14 @@ def test_an_optimizer_without_a_metric_is_probed_by_its_own_steps(name, tmp_path
     probe = record_of(run_directory(probed)).probes[0]
     assert probe.noise_trace > 0 and probe.a_trial is None and probe.metric_b_simple is None
     assert probe.own_noise > 0 and None not in (probe.a_own, probe.c_own)
-    assert "has no metric: its noise is measured by its own steps" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "has no metric: its noise is measured by its own steps" in out
+    cost = record_of(run_directory(probed)).cost
+    least = len(record_of(run_directory(probed)).probes) * (5 + 2 * 2 * 2)  # walks and their ends
+    assert cost.updates > least and cost.gradients_of_update == 64
+    assert cost.in_gradients > cost.gradients + 64 * cost.updates
+    assert f"{cost.updates:,} updates of the optimizer: with 64 gradients for an update" in out
+    assert "took as long as" not in out
 
 
 @pytest.mark.parametrize("switch", ["noise.curvature=false", "noise.trials=0"])
@@ -341,6 +385,7 @@ def test_where_memory_is_short_a_probe_works_in_slices_or_is_left_out(
     assert run(cfg).status is Status.REACHED
     out = capsys.readouterr().out
     assert "memory was short in a probe: gradients in slices of 32" in out
+    assert "in slices of 4\n" not in out  # which is not tried
     assert ("out of memory; the run goes on" in out) is not made
 
 
@@ -429,6 +474,29 @@ def test_as_many_probes_as_were_asked_for_in_a_short_run(tmp_path, capsys):
     assert record.shortfall in capsys.readouterr().out
 
 
+def test_the_time_left_counts_probes_apart_from_steps(monkeypatch):
+    """100 steps of a second each, and 3 of 5 probes of a minute each."""
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    probes = SimpleNamespace(seconds=120.0, seconds_left=180.0)  # two before it was resumed
+    recorder = SimpleNamespace(trajectory=[])
+    follow = FollowProgress(SimpleNamespace(recorder=recorder), 1000, [], probes)
+    monkeypatch.setattr(FollowProgress, "progress", lambda self: None)
+    follow.on_train_start()
+    assert follow._seconds_left() is None
+    probes.seconds, probes.seconds_left, now[0], follow.steps = 180.0, 120.0, 160.0, 100
+    assert follow._seconds_left() == pytest.approx(900 + 120)
+
+
+def test_the_seconds_that_probes_will_take_are_as_many_as_they_took(tmp_path):
+    cfg = compose([*RESTLESS, *PROBES])
+    measured = measure_noise.MeasureNoise(settings_of(cfg), None, None, tmp_path, 0)
+    assert measured.seconds_left == 0
+    measured._descent = Descent(0.1, 1, 3)
+    measured._descent.left, measured.cost = 2, Cost(seconds=5.0)
+    assert (measured.seconds, measured.seconds_left) == (5, 10)
+
+
 def test_a_run_without_a_reading_says_that_it_has_no_probes(tmp_path, capsys):
     cfg = compose([*RESTLESS, *PROBES, "stop.max_steps=3", f"output_dir={tmp_path}"])
     run(cfg)
@@ -436,6 +504,37 @@ def test_a_run_without_a_reading_says_that_it_has_no_probes(tmp_path, capsys):
     assert "0 of 3 probes were made: the run ended before" in shortfall
     said = capsys.readouterr().out
     assert shortfall in said and "took as long as" not in said
+
+
+def test_a_run_that_begins_below_its_threshold_says_so(tmp_path, capsys):
+    cfg = compose([*RESTLESS, *PROBES, "stop.loss=5", f"output_dir={tmp_path}"])
+    assert run(cfg).status is Status.REACHED
+    out = capsys.readouterr().out
+    assert "the first reading of its loss, 2." in out and "was below the threshold" in out
+    assert "in one step" not in out
+
+
+def test_what_a_probe_cost_is_a_share_of_the_batches_that_there_are(tmp_path, capsys):
+    """Of the 1,797 samples of digits, whatever was asked for."""
+    few = ["noise.samples=64", "noise.curvature=false", "stop.max_steps=2", "stop.loss=2.29"]
+    cfg = compose([*RESTLESS, *PROBES, *few, "batch_size=4096", f"output_dir={tmp_path}"])
+    run(cfg)
+    record = record_of(run_directory(cfg))
+    assert record.batch_size == 1797 and record.probes
+    steps = sum(each.steps for each in record.probes)
+    assert f"of the run's own {1797 * steps:,.0f}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("micro_batch_size", "said"),
+    [(None, "; BatchNorm saw 32 samples at a time, in the run 64"), (16, None), (48, "32 samples")],
+)
+def test_what_batch_norm_saw(micro_batch_size, said):
+    probe = Probe(1, 64, 1.0, 1, batch_size=32)
+    record = NoiseRecord("", "adam", "adam", 1e-3, 64, 0, 0.5, "epoch", [probe],
+                         micro_batch_size=micro_batch_size)  # fmt: skip
+    line = cost_line(record)
+    assert line.endswith("in batches of 32") if said is None else said in line
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path):
@@ -447,6 +546,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path):
         with pytest.raises(ValueError):
             NoiseRecord.from_json(broken)
     cost = json.loads(text)["cost"]
+    assert cost["updates"] > 0 and cost["gradients_of_update"] is None  # for Adam, about one
     assert cost["gradients"] > 0 and cost["forward_passes"] > 0 and cost["share_of_run"] > 0
 
 

@@ -109,6 +109,7 @@ def test_measured_constants_beside_the_exact_ones(optimizer, tmp_path, capsys):
         assert (c.c1, c.c2, c.c3) == pytest.approx((found["c1"], found["c2"], found["c3"]))
         assert found["critical_batch"] == pytest.approx(c.critical_batch(found["vi"]))
         assert "gives b* = " in printed
+        assert "v_star" not in found["looked_for"] and "M" in found["looked_for"]
     else:  # h alone is more than Dist·G
         assert found["dominant"] in ("c3", "c1/K", "c2/b") and found["critical_batch"] is None
         assert "Theorem 3.1 gives no b*: ε = VI" in printed
@@ -129,6 +130,16 @@ def test_the_second_pass_changes_nothing_and_goes_on_after_an_interruption(tmp_p
     interrupted_after(monkeypatch, asked, wanted.probes[2].step)  # where only weights are sought
     run(asked)
     assert record_of(run_directory(asked)).theorem == wanted.theorem
+
+
+def test_at_a_looser_threshold_it_says_which_run_the_constants_are_of(tmp_path, capsys):
+    asked = [*LINEAR, *OPTIMIZERS["sgd"], *THEOREM, f"output_dir={tmp_path}"]
+    run(compose(asked))
+    first = capsys.readouterr().out
+    assert "Theorem 3.1: " in first and "of the run to" not in first
+    run(compose([*asked, "stop.loss=1.5"]))
+    lines = [each for each in capsys.readouterr().out.splitlines() if "Theorem 3.1" in each]
+    assert lines and all(each.endswith(" (of the run to 1)") for each in lines)
 
 
 def test_what_cannot_be_found_says_why():

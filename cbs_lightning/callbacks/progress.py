@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import lightning as L
 
@@ -35,6 +35,18 @@ class Progress:
         return time_left(left, at_most=True) if left is not None else ""
 
 
+class Pauses(Protocol):
+    """What a run stops for now and then, such as probes."""
+
+    @property
+    def seconds(self) -> float:
+        """Spent so far."""
+
+    @property
+    def seconds_left(self) -> float:
+        """To be spent, by the mean of those so far."""
+
+
 class ProgressSink:
     """Shows or reports progress, at most every `every_seconds`."""
 
@@ -54,9 +66,14 @@ class FollowProgress(L.Callback):
     """Passes a run's progress to its sinks after each chunk."""
 
     def __init__(
-        self, stop: StopAtThreshold, max_steps: int, sinks: Sequence[ProgressSink]
+        self,
+        stop: StopAtThreshold,
+        max_steps: int,
+        sinks: Sequence[ProgressSink],
+        pauses: Pauses | None = None,
     ) -> None:
         self.stop = stop
+        self.pauses = pauses
         self.max_steps = max_steps
         self.sinks = sinks
         self.steps = 0
@@ -65,6 +82,7 @@ class FollowProgress(L.Callback):
     def on_train_start(self, *_: Any) -> None:
         self.steps = self._first_step = len(self.stop.recorder.trajectory)
         self._began = time.monotonic()
+        self._paused_before = self.pauses.seconds if self.pauses is not None else 0.0
         self._due = [self._began + sink.every_seconds for sink in self.sinks]
         self._started = True
         for sink in self.sinks:
@@ -109,7 +127,11 @@ class FollowProgress(L.Callback):
         steps = self.steps - self._first_step
         if steps == 0:
             return None
-        return (self.max_steps - self.steps) * (time.monotonic() - self._began) / steps
+        paused = left = 0.0
+        if self.pauses is not None:
+            paused, left = self.pauses.seconds - self._paused_before, self.pauses.seconds_left
+        trained = time.monotonic() - self._began - paused
+        return (self.max_steps - self.steps) * trained / steps + left
 
 
 class PrintProgress(ProgressSink):

@@ -22,6 +22,10 @@ class StopOnSignal(L.Callback):
         self.job = job
         self.received: signal.Signals | None = None
 
+    def is_asked(self) -> bool:
+        """Whether the run is to stop."""
+        return self.received is not None or self.job.stop_requested()
+
     def on_train_start(self, *_: Any) -> None:
         # After Lightning has set its own handlers; when training ends it restores the old ones.
         for number in TO_STOP:

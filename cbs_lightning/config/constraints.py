@@ -123,13 +123,18 @@ class PackageNames:
         require(valid, key, value, "must be a list of packages' names")
 
 
+@dataclass(frozen=True)
 class Factors:
-    """At least two learning rates to try, as multiples."""
+    """At least two values to try, as multiples of another."""
+
+    most: float = math.inf
 
     def check(self, key: str, value: Any) -> None:
         valid = isinstance(value, list) and all(is_number(each) and each > 0 for each in value)
-        allowed = "must be a list of at least two different numbers > 0, such as [0.3,1,3]"
-        require(valid and len(set(value)) > 1, key, value, allowed)
+        limit = f" and <= {self.most:g}" if self.most < math.inf else ""
+        allowed = f"must be a list of at least two different numbers > 0{limit}, such as [0.3,1,3]"
+        within = valid and len(set(value)) > 1 and max(value) <= self.most
+        require(within, key, value, allowed)
 
 
 Constraint = (

@@ -77,7 +77,7 @@ class NoiseConfig:
     products: Annotated[int, Whole(0)] = 3  # Hessian-vector products of a probe
     branches: Annotated[bool, Flag()] = False
     branch_steps: Annotated[int, Whole(8, 100_000)] = 40  # steps of each branch
-    branch_factors: Annotated[list[float], Factors()] = field(  # times b: their batch sizes
+    branch_factors: Annotated[list[float], Factors(1024)] = field(  # times b: their batch sizes
         default_factory=lambda: [0.5, 1, 2, 4]
     )
     branch_repeats: Annotated[int, Whole(1, 1000)] = 2  # branches of each batch size

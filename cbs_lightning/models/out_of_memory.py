@@ -2,11 +2,18 @@
 
 import torch
 
+SIGNS = (
+    "can't allocate memory",
+    "not enough memory",
+    "could not create a primitive",  # oneDNN, which does not say why
+    "could not create a memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
+
 
 def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     text = str(error)
-    return isinstance(error, RuntimeError) and (
-        "can't allocate memory" in text or "not enough memory" in text
-    )
+    return isinstance(error, RuntimeError) and any(sign in text for sign in SIGNS)

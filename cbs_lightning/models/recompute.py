@@ -5,11 +5,11 @@ computation only.
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
@@ -45,19 +45,23 @@ def _forward(block: nn.Module, forward: Any, *inputs: Any) -> Any:
 def _contexts(
     block: nn.Module,
 ) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    return nullcontext(), _running_statistics_kept(block)
+    return nullcontext(), _RunningStatisticsKept(block)
 
 
-@contextmanager
-def _running_statistics_kept(block: nn.Module) -> Iterator[None]:
-    # A momentum of 0 leaves them as they are; without them torch would save other tensors for
-    # the backward pass than it did the first time, and refuse.
-    norms = [module for module in block.modules() if isinstance(module, _BatchNorm)]
-    before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
-    for norm in norms:
-        norm.momentum, norm.num_batches_tracked = 0.0, None
-    try:
-        yield
-    finally:
-        for norm, (momentum, tracked) in zip(norms, before, strict=True):
+class _RunningStatisticsKept(AbstractContextManager[None]):
+    """Of a block. torch enters it once for every backward pass: twice or more for a Hessian."""
+
+    def __init__(self, block: nn.Module) -> None:
+        self.norms = [module for module in block.modules() if isinstance(module, _BatchNorm)]
+        self.before: list[list[tuple[float | None, Tensor | None]]] = []
+
+    def __enter__(self) -> None:
+        # A momentum of 0 leaves them as they are; without them torch would save other tensors for
+        # the backward pass than it did the first time, and refuse.
+        self.before.append([(norm.momentum, norm.num_batches_tracked) for norm in self.norms])
+        for norm in self.norms:
+            norm.momentum, norm.num_batches_tracked = 0.0, None
+
+    def __exit__(self, *_: object) -> None:
+        for norm, (momentum, tracked) in zip(self.norms, self.before.pop(), strict=True):
             norm.momentum, norm.num_batches_tracked = momentum, tracked

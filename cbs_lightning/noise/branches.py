@@ -168,7 +168,7 @@ def with_local_fit(probe: Probe) -> Probe:
 def suggest_schedule(
     probes: Sequence[Probe], batch_size: int, total_steps: int
 ) -> dict[str, int] | None:
-    """The batch size from so many samples on, as `{"0": 16, "12000": 32}`; None: not known.
+    """The batch size from so many samples on, as `{"0": 16, "12000": 32}`; None: not determined.
 
     At every probe it is the power of two next to the local critical batch size, or an end of the
     branches' batch sizes, beyond which nothing was measured; a batch size never falls, so
@@ -178,7 +178,7 @@ def suggest_schedule(
     """
     found = [each for each in probes if each.local_critical_batch is not None]
     tried = branch_range(found)
-    if tried is None:
+    if tried is None or not any(map(_is_bounded, found)):
         return None
     low, high = map(math.log2, tried)
     logs = [min(max(math.log2(each.local_critical_batch or 1.0), low), high) for each in found]
@@ -203,8 +203,18 @@ def branch_range(probes: Sequence[Probe]) -> tuple[int, int] | None:
     return (min(sizes), max(sizes)) if sizes else None
 
 
-def schedule_line(schedule: Mapping[str, int], probes: Sequence[Probe]) -> str:
-    """Ready to paste; says where the branches' batch sizes end."""
+def schedule_line(schedule: Mapping[str, int] | None, probes: Sequence[Probe]) -> str | None:
+    """Ready to paste; says where the branches' batch sizes end, or why there is no schedule.
+
+    None without branches.
+    """
+    if branch_range(probes) is None:
+        return None
+    if schedule is None or not any(map(_is_bounded, probes)):
+        return (
+            "no batch sizes are suggested by its branches: no probe has a local critical batch "
+            "size whose interval has two ends"
+        )
     pairs = ", ".join(f"{samples}: {size}" for samples, size in schedule.items())
     line = f"batch sizes suggested by its branches (samples: batch size): {{{pairs}}}"
     low, high = branch_range(probes) or (0, 0)
@@ -222,9 +232,17 @@ def _ratio_of_steps(pole: float, before: int, after: int) -> float:
     return (after / (after - pole)) / (before / (before - pole))
 
 
+def _is_bounded(probe: Probe) -> bool:
+    """Whether the branches of a probe tell the local critical batch size from all others."""
+    interval = probe.local_critical_batch_interval
+    if probe.local_critical_batch is None or interval is None:
+        return False
+    return interval[0] > 0 and interval[1] < math.inf
+
+
 def _weight(probe: Probe) -> float:
     interval = probe.local_critical_batch_interval
-    if interval is None or not (interval[0] > 0 and interval[1] < math.inf):
+    if interval is None or not _is_bounded(probe):
         return 0.1  # an octave and a half or more
     return 1 / max(0.1, math.log2(interval[1] / interval[0])) ** 2
 

@@ -125,10 +125,20 @@ def cost_line(record: NoiseRecord) -> str:
     gradients = cost.in_gradients
     of_run = sum(each.steps for each in record.probes) * record.batch_size
     share = f" ({100 * gradients / of_run:.0f} % of the run's own {of_run:,.0f})" if of_run else ""
-    took = f"{gradients:,} gradients{share}: {cost.seconds:.3g} s"
-    line = f"{count_of(made, 'probe')} took as long as {took}"
+    took = f"as long as {gradients:,} gradients{share}"
+    if cost.gradients_of_update is not None:  # a guess, whatever the optimizer is
+        updates = cost.updates * cost.gradients_of_update
+        each = count_of(cost.gradients_of_update, "gradient")
+        took = (
+            f"{gradients - updates:,} gradients and {count_of(cost.updates, 'update')} of the "
+            f"optimizer: with {each} for an update, {gradients:,}{share}"
+        )
+    line = f"{count_of(made, 'probe')} took {took}: {cost.seconds:.3g} s"
     if (size := record.probes[0].batch_size) is not None:
         line += f", in batches of {size}"
-        if size < record.batch_size:
-            line += f", which is what BatchNorm saw; the run has {record.batch_size}"
+        seen, in_run = (
+            min(each, record.micro_batch_size or each) for each in (size, record.batch_size)
+        )
+        if seen < in_run:
+            line += f"; BatchNorm saw {seen} samples at a time, in the run {in_run}"
     return line

@@ -97,12 +97,17 @@ class Cost:
     seconds: float = 0.0
     share_of_run: float | None = None  # of the seconds that its training took
     hessian_products: int = 0  # of single samples
+    updates: int = 0  # of the optimizer, applied and undone to see its own steps
+    # That an update counts as: a batch of the run where an update's work is not known; None: one,
+    # which is the order of what Adam and its relatives do for each weight.
+    gradients_of_update: int | None = None
 
     @property
     def in_gradients(self) -> int:
         """All of it, as gradients of single samples that take as long."""
         products = GRADIENTS_OF_PRODUCT * self.hessian_products
-        return round(self.gradients + self.forward_passes / PASSES_OF_GRADIENT + products)
+        updates = (self.gradients_of_update or 1) * self.updates
+        return round(self.gradients + self.forward_passes / PASSES_OF_GRADIENT + products + updates)
 
 
 @dataclass(frozen=True)
@@ -122,7 +127,7 @@ class NoiseRecord:
     variant: str
     optimizer: str
     lr: float | None
-    batch_size: int  # samples per step of the run
+    batch_size: int  # samples per step of the run, at most those that there are
     seed: int
     threshold: float
     rule: str
@@ -138,9 +143,15 @@ class NoiseRecord:
     settings: dict[str, Any] = field(default_factory=dict)  # of the probes, as asked for
     notes: list[str] = field(default_factory=list)  # what to know of the measurement
     shortfall: str | None = None  # why there are fewer probes than were asked for
+    steps_run: int | None = None  # updates of the run when they were made; None: not known
+    micro_batch_size: int | None = None  # samples of the slices that the run works in; None: whole
     schedule: dict[str, int] | None = None  # samples: batch size, as branches suggest it
     theorem: dict[str, Any] | None = None
     schema_version: int = SCHEMA_VERSION
+
+    def own_threshold(self, asked: float) -> str:
+        """The end of a line on what the run to another threshold than `asked` has."""
+        return "" if self.threshold == asked else f" (of the run to {self.threshold:g})"
 
     def to_json(self) -> str:
         return json.dumps(_plain(asdict(self)), indent=2, allow_nan=False) + "\n"

@@ -78,8 +78,8 @@ def theorem_of(
         "vi_se": vi_se,
         "looked_for": {
             name: at_probes if name in ("sigma2", "G") else at_steps
-            for name in known
-            if name not in ("d", "theta1_dist2", "weights_at_0")
+            for name, value in known.items()
+            if value is not None and name not in ("d", "theta1_dist2", "weights_at_0")
         },
     }
     try:

@@ -123,8 +123,7 @@ def branch_table(records: Iterable[NoiseRecord]) -> list[str]:
             head = ["step", "loss", "local b*", "90 % interval", "noise level N", "why none"]
             lines += [f"{record.variant}, b = {record.batch_size}, seed {record.seed}", ""]
             lines += _table(head, rows)
-            told = schedule_line(record.schedule, record.probes) if record.schedule else None
-            lines += ["", told or "no schedule", ""]
+            lines += ["", schedule_line(record.schedule, record.probes) or "", ""]
     return lines[:-1]
 
 

@@ -18,6 +18,7 @@ from cbs_lightning.callbacks.probes.theorem import (
 )
 from cbs_lightning.callbacks.probes.write_events import write_events
 from cbs_lightning.callbacks.stop_at_threshold import StopAtThreshold
+from cbs_lightning.callbacks.stop_on_signal import StopOnSignal
 from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.console import print_line
 from cbs_lightning.files import write_atomically
@@ -31,11 +32,16 @@ from cbs_lightning.noise.prediction import (
 from cbs_lightning.noise.record import FILE, NoiseRecord
 from cbs_lightning.noise.theorem import theorem_lines, theorem_of
 from cbs_lightning.optim.learning_rate import RateSchedule
-from cbs_lightning.results.result import UNFINISHED, Result
+from cbs_lightning.results.result import UNFINISHED, Request, Result, Run, answer
 
 
 def probes_of(
-    cfg: RunConfig, stop: StopAtThreshold, rates: RateSchedule, directory: Path, title: str
+    cfg: RunConfig,
+    stop: StopAtThreshold,
+    signals: StopOnSignal,
+    rates: RateSchedule,
+    directory: Path,
+    title: str,
 ) -> MeasureNoise | None:
     """The callback that measures, if probes are asked for.
 
@@ -47,7 +53,15 @@ def probes_of(
     note = partial(_note, title)
     theorem = MeasureTheorem(reference) if cfg.noise.theorem else None
     return MeasureNoise(
-        settings_of(cfg), stop, rates, directory, cfg.seed, cfg.compile, note, theorem
+        settings_of(cfg),
+        stop,
+        rates,
+        directory,
+        cfg.seed,
+        cfg.compile,
+        note,
+        theorem,
+        signals.is_asked,
     )
 
 
@@ -69,17 +83,34 @@ def read_record(directory: Path) -> NoiseRecord | None:
     return None
 
 
-def are_missing(cfg: RunConfig, directory: Path, threshold: float) -> bool:
+def are_missing(cfg: RunConfig, stored: Run, request: Request) -> bool:
     """Whether probes are asked for that the run does not have yet.
 
-    Those on the way to a lower threshold tell of this one too.
+    Those on the way to a lower threshold tell of this one too. Where some could not be made, they
+    may be now, if the run has gone on since then.
     """
     if not cfg.noise.probes:
         return False
-    record = read_record(directory)
-    if record is None or record.threshold > threshold:
+    record = read_record(stored.directory)
+    if record is None or record.threshold > request.threshold:
+        return True
+    if record.shortfall is not None and _steps_now(stored, request) > _steps_then(record):
         return True
     return not settings_of(cfg).are_met_by(record.settings)
+
+
+def _steps_now(stored: Run, request: Request) -> int:
+    """As far as the run is trained again for its probes."""
+    found = answer(stored.result, stored.trajectory, request)
+    if found.steps is not None:
+        return found.steps
+    return min(len(stored.trajectory), request.max_steps or len(stored.trajectory))
+
+
+def _steps_then(record: NoiseRecord) -> float:
+    if record.steps_run is not None:
+        return record.steps_run
+    return sum(each.steps for each in record.probes)  # of a file of an earlier version
 
 
 def settings_of(cfg: RunConfig) -> ProbeSettings:
@@ -87,8 +118,9 @@ def settings_of(cfg: RunConfig) -> ProbeSettings:
 
 
 def write_record(directory: Path, measured: MeasureNoise, result: Result) -> NoiseRecord | None:
-    """Write `noise.json`; None for a run that will resume later, or that began without probes."""
-    if result.ended in UNFINISHED or measured.is_late:
+    """Write `noise.json`; None for a run that will resume later, that began without probes, or that
+    was told to stop in a probe of its last steps: those are still to be made."""
+    if result.ended in UNFINISHED or measured.is_late or measured.has_deferred:
         return None
     record = with_prediction(measured.record(result))
     steps = result.steps or result.steps_run
@@ -121,8 +153,9 @@ def summary_lines(directory: Path, threshold: float) -> list[str]:
         lines.append(cost_line(record))
     if record.shortfall is not None:
         lines.append(record.shortfall)
-    if record.schedule is not None:
-        lines.append(schedule_line(record.schedule, record.probes))
+    whole = []  # what is of the run as a whole
+    if (suggested := schedule_line(record.schedule, record.probes)) is not None:
+        whole.append(suggested)
     if record.theorem is not None:
-        lines += theorem_lines(record.theorem)
-    return lines
+        whole += theorem_lines(record.theorem)
+    return lines + [line + record.own_threshold(threshold) for line in whole]

@@ -64,7 +64,8 @@ def repeat_for_probes(
     record = replace(record, config_hash=config_hash(cfg), variant=cfg.names.variant)
     if (step := first_difference(stored.trajectory, repeated.trajectory)) is not None:
         reason = f"trained once more, the losses differ from step {step} on: another machine?"
-        record = replace(record, **NOTHING, reason=reason)
+        steps_run = len(stored.trajectory)  # not to be repeated again
+        record = replace(record, **NOTHING, reason=reason, steps_run=steps_run)
     write_atomically(directory / FILE, record.to_json().encode())
     write_events(directory, record.probes)
     shutil.rmtree(scratch)

@@ -70,7 +70,7 @@ def run(cfg: RunConfig, job: Job = ALONE) -> Result:
             check_model(cfg, source)
         request = request_for(cfg, source.extent if stored is None else Extent.of(stored.result))
         answered = stored is not None and _is_answer(stored, request, job.sfo_limit)
-        if stored is not None and answered and not are_missing(cfg, directory, request.threshold):
+        if stored is not None and answered and not are_missing(cfg, stored, request):
             return _finished_already(cfg, request, stored, job)
         directory.mkdir(parents=True, exist_ok=True)
         title = job.title(run_title(cfg))
@@ -103,11 +103,10 @@ def _answer(cfg: RunConfig, source: Source, request: Request, job: Job) -> Resul
 
 def _make_probes(cfg: RunConfig, request: Request, job: Job) -> None:
     """Make the probes that a finished run lacks, by training it once more."""
-    directory = run_directory(cfg)
-    if not are_missing(cfg, directory, request.threshold):
+    if not cfg.noise.probes:
         return
-    stored = store.read_run(directory)
-    if stored.result.ended not in UNFINISHED:
+    stored = store.read_run(run_directory(cfg))
+    if stored.result.ended not in UNFINISHED and are_missing(cfg, stored, request):
         with job.gpu(device_type(cfg.trainer["accelerator"])) as gpu:
             repeat_for_probes(cfg, request, stored, job, gpu)
 
@@ -165,7 +164,7 @@ def known_already(cfg: RunConfig, job: Job = ALONE, *, quiet: bool = False) -> R
     request = request_for(cfg, Extent.of(stored.result))
     if not _is_answer(stored, request, job.sfo_limit):
         return None
-    if are_missing(cfg, run_directory(cfg), request.threshold):
+    if are_missing(cfg, stored, request):
         return None
     return stored.result if quiet else _finished_already(cfg, request, stored, job)
 

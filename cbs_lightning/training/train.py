@@ -119,7 +119,7 @@ def _train(
     assert max_steps is not None
     slices, rates = _slices(source), rate_schedule(cfg, source.extent.sized)
     more = _more_callbacks(cfg, outcome)
-    probes = outcome.probes = probes_of(cfg, watch.stop, rates, directory, title)
+    probes = outcome.probes = probes_of(cfg, watch.stop, watch.signals, rates, directory, title)
     trainer = make_trainer(
         cfg, max_steps, directory, title, watch, rates, number, slices, more, probes,
         budget=source.budget,

@@ -101,7 +101,7 @@ def make_trainer(
         stop.effective_batch_size,
         rates,
     )
-    progress = FollowProgress(stop, max_steps, _sinks(cfg, title, watch.signals.job))
+    progress = FollowProgress(stop, max_steps, _sinks(cfg, title, watch.signals.job), probes)
     # In this order: what is recorded is looked at, and what was found may be saved.
     own: list[L.Callback] = [
         SwitchWeights(), stop.recorder, stop, curves, watch.signals, watch.checkpoint, progress,

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import lightning as L
@@ -62,8 +63,8 @@ class Branches:
         readings = [round(steps * share) for share in READ_AT]
         losses = {0: start}
         with unchanged(self.trainer, self.module, optimizers=True):
-            batches = Objective(
-                self.trainer, self.module, size, self.slice_size, self.held.seed, self.held.step
+            batches = replace(
+                self.held, batch_size=size, slice_size=self.slice_size, kept=(), gradients=0
             )
             optimizer = self.trainer.optimizers[0]
             set_rates(optimizer, rates_of(optimizer), self.factor)

@@ -10,9 +10,10 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from cbs_lightning.callbacks.loaders import data_size
+from cbs_lightning.callbacks.probes.attempt import Failure, attempt
 from cbs_lightning.callbacks.probes.gradients import Jackknife, Moments, log_ratio
 from cbs_lightning.callbacks.probes.objective import Objective, sliced
-from cbs_lightning.callbacks.probes.state import cannot_restore, unchanged
+from cbs_lightning.callbacks.probes.state import cannot_restore
 from cbs_lightning.callbacks.samples import CountSamples, length_of_first_tensor
 
 BLOCKS = 10  # of measurements, at most, to leave out one at a time
@@ -35,6 +36,9 @@ class GradientNoise(L.Callback):
     `slices` of a batch beside the step, for as much time as a step. With BatchNorm those are of
     batches of the slices' size. Means are over the latest `window` measured steps. They are logged
     as `gradient_norm2`, `noise_trace` and `b_simple`.
+
+    A step in which it cannot measure, such as one for which `training_step` returns no loss, is
+    left out with a warning.
 
     Slices of one batch are different samples of a finite set, which makes g·g of two of them too
     small by tr Σ/n in the mean. That is added where the loader knows its number of samples n,
@@ -89,6 +93,7 @@ class GradientNoise(L.Callback):
         self._sum: Tensor | None = None  # of their gradients
         self._samples = 0  # of the micro-batch at hand
         self._step = 0  # that it is part of
+        self._warnings: set[str] = set()  # so far
         self._population: int | None = None  # samples that are drawn from without replacement
 
     @property
@@ -172,15 +177,28 @@ class GradientNoise(L.Callback):
         if size == 0:
             return
         parts = [sliced(batch, self._samples, at * size, size) for at in range(self.slices)]
-        with unchanged(trainer, module) as lost:
-            if lost and not self.measured:
-                rank_zero_warn(cannot_restore(lost))
+
+        def measured(lost: set[str]) -> Moments:
+            if lost:
+                self._warn(cannot_restore(lost))
             step = trainer.global_step
             objective = Objective(trainer, module, size, None, seed=0, step=step, kept=parts)
             rows = [objective.gradient(number)[1] for number in range(self.slices)]
-        total = torch.stack(rows).sum(0)
-        squares = sum(float(row @ row) for row in rows)
-        self._add(trainer, Moments.of(float(total @ total), squares, self.slices, size))
+            total = torch.stack(rows).sum(0)
+            squares = sum(float(row @ row) for row in rows)
+            return Moments.of(float(total @ total), squares, self.slices, size)
+
+        found = attempt(trainer, module, None, measured)
+        if isinstance(found, Failure):
+            self._warn(f"GradientNoise measures nothing in some steps: {found.reason}")
+        else:
+            self._add(trainer, found)
+
+    def _warn(self, text: str) -> None:
+        """Once."""
+        if text not in self._warnings:
+            self._warnings.add(text)
+            rank_zero_warn(text)
 
     def _add(self, trainer: L.Trainer, found: Moments) -> None:
         self.measured += 1

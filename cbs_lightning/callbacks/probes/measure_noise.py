@@ -1,6 +1,5 @@
 """Probes a run as its loss falls, without changing it by a bit."""
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -11,28 +10,37 @@ from typing import Any
 
 import lightning as L
 import numpy as np
-import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from cbs_lightning.callbacks.loaders import data_size
+from cbs_lightning.callbacks.probes.attempt import (
+    Deferred,
+    attempt,
+    own_slice_size,
+    release_memory,
+    smaller_slices,
+)
 from cbs_lightning.callbacks.probes.branches import Branches, branch_sizes
 from cbs_lightning.callbacks.probes.measurement import ProbeSettings, measure
-from cbs_lightning.callbacks.probes.objective import Objective, samples_freely
+from cbs_lightning.callbacks.probes.objective import (
+    Objective,
+    StopRequested,
+    never,
+    samples_freely,
+)
+from cbs_lightning.callbacks.probes.preconditioner import metric_of
 from cbs_lightning.callbacks.probes.schedule import Descent, reading_rule, steps_stood_for
-from cbs_lightning.callbacks.probes.state import cannot_restore, unchanged
+from cbs_lightning.callbacks.probes.state import cannot_restore
 from cbs_lightning.callbacks.probes.theorem import MeasureTheorem
 from cbs_lightning.callbacks.probes.write_events import write_events
 from cbs_lightning.callbacks.stop_at_threshold import StopAtThreshold
 from cbs_lightning.models import Classifier
-from cbs_lightning.models.compilation import uncompiled
-from cbs_lightning.models.out_of_memory import is_out_of_memory
 from cbs_lightning.noise.branches import with_local_fit
 from cbs_lightning.noise.record import Cost, NoiseRecord, Probe
 from cbs_lightning.optim.learning_rate import RateSchedule
 from cbs_lightning.results.result import Result, Status
 from cbs_lightning.results.trajectory import Rule
-
-HALVINGS = 3  # of a slice, where memory is short, before a probe is left out
 
 
 class MeasureNoise(L.Callback):
@@ -51,6 +59,7 @@ class MeasureNoise(L.Callback):
         compiled: the mode of the net's compilation.
         say: is given a line for the user.
         theorem: measures what Theorem 3.1 supposes, where that is asked for.
+        stops: whether the run is told to stop. A probe is then put off until it resumes.
     """
 
     def __init__(
@@ -63,6 +72,7 @@ class MeasureNoise(L.Callback):
         compiled: str | None = None,
         say: Callable[[str], None] = print,
         theorem: MeasureTheorem | None = None,
+        stops: Callable[[], bool] = never,
     ) -> None:
         self.settings = settings
         self.stop = stop
@@ -72,6 +82,7 @@ class MeasureNoise(L.Callback):
         self.compiled = compiled
         self.say = say
         self.theorem = theorem
+        self.stops = stops
         self.probes: list[Probe] = []
         self.notes: list[str] = []
         self.cost = Cost()
@@ -79,8 +90,10 @@ class MeasureNoise(L.Callback):
         self._descent: Descent | None = None
         self._rule: Rule | None = None
         self._loaded: dict[str, Any] | None = None
+        self._deferred: list[Deferred] = []
         self._kept: deque[Any] = deque(maxlen=0)
         self._obstacle: str | None = None
+        self._own_slice: int | None = None  # samples, in which the run itself works
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         assert self.stop.effective_batch_size is not None
@@ -90,6 +103,7 @@ class MeasureNoise(L.Callback):
         if self._loaded is not None:
             self._descent.load_state_dict(self._loaded)
         self.is_late = trainer.global_step > 0 and self._loaded is None
+        self._own_slice = own_slice_size(trainer, module)
         if self.theorem is not None:
             self.theorem.attach(module, trainer.optimizers[0])
         if not (isinstance(module, Classifier) or module.automatic_optimization):
@@ -106,6 +120,14 @@ class MeasureNoise(L.Callback):
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if isinstance(module, Classifier):
             module.step_listener = None
+
+    def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
+        """Make the probes that were put off."""
+        while self._deferred and not self.stops():
+            deferred = self._deferred[0]
+            if not self._make(trainer, module, deferred.blank, deferred):
+                return
+            self._deferred.pop(0)
 
     def on_train_batch_end(
         self,
@@ -128,7 +150,9 @@ class MeasureNoise(L.Callback):
         latest = recorder.trajectory[self._descent.steps :]
         for loss, size in zip(latest.loss.tolist(), latest.size.tolist(), strict=True):
             self._descent.add(loss, size)
-        if len(latest) and self._descent.is_due():
+        # A stream that is resumed has no batches yet.
+        has_batches = not self._kept.maxlen or len(self._kept) > 1 or self._loaded is None
+        if len(latest) and has_batches and self._descent.is_due():
             self._probe(trainer, module)
 
     def _after_step(
@@ -148,12 +172,29 @@ class MeasureNoise(L.Callback):
         may = descent is not None and not descent.is_over
         return may and not self.is_late and self._obstacle is None
 
+    @property
+    def has_deferred(self) -> bool:
+        """Whether probes were put off that are not made yet."""
+        return bool(self._deferred)
+
+    @property
+    def seconds(self) -> float:
+        """That probes have taken."""
+        return self.cost.seconds
+
+    @property
+    def seconds_left(self) -> float:
+        """For those that are left, by the mean so far."""
+        left = self._descent.left if self._descent is not None and self._is_watching else 0
+        return self.cost.seconds * left / max(self.settings.probes - left, 1)
+
     def state_dict(self) -> dict[str, Any]:
         return {
             "settings": asdict(self.settings),
             "threshold": self.stop.threshold,
             "descent": self._descent.state_dict() if self._descent is not None else None,
             "probes": [asdict(each) for each in self.probes],
+            "deferred": [each.state_dict() for each in self._deferred],
             "notes": self.notes,
             "cost": asdict(self.cost),
             "theorem": self.theorem.state_dict() if self.theorem is not None else None,
@@ -168,6 +209,8 @@ class MeasureNoise(L.Callback):
         if self._loaded is None:
             return
         self.probes = [Probe(**each) for each in state_dict["probes"]]
+        deferred = state_dict.get("deferred", [])  # none in a checkpoint of an earlier version
+        self._deferred = [Deferred.from_state_dict(each) for each in deferred]
         self.notes, self.cost = list(state_dict["notes"]), Cost(**state_dict["cost"])
         if self.theorem is not None:
             self.theorem.load_state_dict(state_dict["theorem"])
@@ -187,7 +230,7 @@ class MeasureNoise(L.Callback):
             variant=result.variant,
             optimizer=result.optimizer,
             lr=result.lr,
-            batch_size=result.batch_size,
+            batch_size=result.effective_batch_size,
             seed=self.seed,
             threshold=result.threshold,
             rule=result.rule.value,
@@ -201,45 +244,61 @@ class MeasureNoise(L.Callback):
             settings=asdict(self.settings),
             notes=self.notes,
             shortfall=self._shortfall(result),
+            steps_run=len(trajectory),
+            micro_batch_size=self._own_slice,
         )
 
     def _shortfall(self, result: Result) -> str | None:
-        """Why there are fewer probes than were asked for, and what to do."""
-        made, asked, descent = len(self.probes), self.settings.probes, self._descent
-        if made >= asked or self._obstacle is not None or descent is None:
+        made, descent = len(self.probes), self._descent
+        if made >= self.settings.probes or self._obstacle is not None or descent is None:
             return None
-        if descent.first is None:
-            why = f"the run ended before a first reading of its loss, over {descent.window} samples"
-            advice = "a smaller stop.window, or a longer run"
-        elif descent.left == 0:
-            why, advice = "the others were left out", "see the lines above"
-        elif result.status is not Status.REACHED:
-            why = f"the run ended above a loss of {descent.threshold:g}"
-            advice = "a larger budget, or a higher stop.loss"
-        else:
-            why = "the loss fell past several of their levels in one step"
-            advice = "more noise.probes, a smaller stop.window or batch_size, a lower stop.loss"
-        return f"{made} of {asked} probes were made: {why}; what helps: {advice}"
+        return descent.shortfall(made, reached=result.status is Status.REACHED)
 
     def _probe(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         descent = self._descent
         assert descent is not None and descent.reading is not None
         blank = Probe(step=descent.steps, samples=descent.samples, loss=descent.reading, steps=0)
+        if not self.stops() and self._make(trainer, module, blank):
+            return
+        if self._kept.maxlen:  # no checkpoint has its batches: at the same loss, by later ones
+            descent.left, descent.level = descent.left + 1, descent.reading
+        else:
+            self._deferred.append(Deferred.of(blank, module, trainer.optimizers[0]))
+
+    def _make(
+        self,
+        trainer: L.Trainer,
+        module: L.LightningModule,
+        blank: Probe,
+        deferred: Deferred | None = None,
+    ) -> bool:
+        """Make a probe or leave it out; False where the run is told to stop meanwhile."""
+        before = self.cost, list(self.notes)
         with self.stop.recorder.paused():
             started = time.perf_counter()
             if self.theorem is not None:
                 self.theorem.paused = True
-            found = self._measured_in_memory(trainer, module, blank)
-            if self.theorem is not None:
-                self.theorem.paused = False
+            try:
+                found = self._measured_in_memory(trainer, module, blank, deferred)
+            except StopRequested:
+                self.cost, self.notes = before
+                return False
+            finally:
+                if self.theorem is not None:
+                    self.theorem.paused = False
             seconds = time.perf_counter() - started
         self.cost = replace(self.cost, seconds=self.cost.seconds + seconds)
         if found is not None:
             self.probes.append(found)
             write_events(self.directory, self.probes)
+        return True
 
     def _measured_in_memory(
-        self, trainer: L.Trainer, module: L.LightningModule, blank: Probe
+        self,
+        trainer: L.Trainer,
+        module: L.LightningModule,
+        blank: Probe,
+        deferred: Deferred | None,
     ) -> Probe | None:
         """In smaller slices where memory is short; None where even those are too much."""
         assert self.stop.effective_batch_size is not None
@@ -247,45 +306,58 @@ class MeasureNoise(L.Callback):
         if batches < 2:
             self._note(f"no probe at step {blank.step}: the stream has had no two whole batches")
             return None
-        slice_size = _slice_size(trainer, module)
-        for _ in range(HALVINGS + 1):
-            try:
-                with unchanged(trainer, module) as lost, uncompiled(self.compiled):
-                    if lost:
-                        self._note(cannot_restore(lost))
-                    return self._measured(trainer, module, blank, slice_size)
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                if trainer.strategy.root_device.type == "cuda":
-                    torch.cuda.empty_cache()
-            slice_size = max(1, math.ceil(min(slice_size or size, size) / 2))
-            self._note(f"memory was short in a probe: gradients in slices of {slice_size}")
-        self._note(f"no probe at step {blank.step}: out of memory; the run goes on")
+        own = self._own_slice
+        why = "out of memory"
+        for slice_size in (own, *smaller_slices(own, size)):
+            if slice_size != own:
+                self._note(f"memory was short in a probe: gradients in slices of {slice_size}")
+            measured = partial(self._measured, trainer, module, blank, slice_size, deferred)
+            found = attempt(
+                trainer, module, self.compiled, measured, optimizers=deferred is not None
+            )
+            if isinstance(found, Probe):
+                return found
+            if not found.of_memory:
+                why = found.reason
+                break
+            release_memory(trainer)
+        self._note(f"no probe at step {blank.step}: {why}; the run goes on")
         return None
 
     def _measured(
-        self, trainer: L.Trainer, module: L.LightningModule, blank: Probe, slice_size: int | None
+        self,
+        trainer: L.Trainer,
+        module: L.LightningModule,
+        blank: Probe,
+        slice_size: int | None,
+        deferred: Deferred | None,
+        lost: set[str],
     ) -> Probe:
         assert self.stop.effective_batch_size is not None
+        if deferred is not None:
+            deferred.put(module, trainer.optimizers[0])
+        if lost:
+            self._note(cannot_restore(lost))
         batches, size = self._batches()
         objective = Objective(
-            trainer, module, size, slice_size, self.seed, blank.step, tuple(self._kept)
+            trainer, module, size, slice_size, self.seed, blank.step, tuple(self._kept), self.stops
         )
         factor = self.rates.factor(blank.samples, self.stop.effective_batch_size)
-        found = measure(
-            objective,
-            trainer.optimizers[0],
-            batches,
-            self.settings,
-            self.stop.effective_batch_size,
-            factor,
-            self._note,
-            partial(self.theorem.at_probe, blank.step) if self.theorem is not None else None,
-        )
-        if self.settings.branches:
-            found["branches"] = self._branches(trainer, objective, slice_size, factor)
-        self._add_cost(objective)
+        try:
+            found = measure(
+                objective,
+                trainer.optimizers[0],
+                batches,
+                self.settings,
+                self.stop.effective_batch_size,
+                factor,
+                self._note,
+                partial(self.theorem.at_probe, blank.step) if self.theorem is not None else None,
+            )
+            if self.settings.branches:
+                found["branches"] = self._branches(trainer, objective, slice_size, factor)
+        finally:
+            self._add_cost(objective, trainer.optimizers[0])
         return with_local_fit(replace(blank, **found))
 
     def _branches(
@@ -308,10 +380,14 @@ class MeasureNoise(L.Callback):
             return len(self._kept), self.stop.effective_batch_size
         return self.settings.batches_of(self.stop.effective_batch_size)
 
-    def _add_cost(self, objective: Objective) -> None:
-        cost = self.cost
+    def _add_cost(self, objective: Objective, optimizer: Optimizer) -> None:
+        cost, of_update = self.cost, self.cost.gradients_of_update
+        if objective.updates and metric_of(optimizer, objective.parameters) is None:
+            of_update = self.stop.effective_batch_size
         self.cost = replace(
             cost,
+            updates=cost.updates + objective.updates,
+            gradients_of_update=of_update,
             gradients=cost.gradients + objective.gradients,
             forward_passes=cost.forward_passes + objective.forward_passes,
             hessian_products=cost.hessian_products + objective.hessian_products,
@@ -322,10 +398,3 @@ class MeasureNoise(L.Callback):
         if text not in self.notes:
             self.notes.append(text)
             self.say(f"probes: {text}")
-
-
-def _slice_size(trainer: L.Trainer, module: L.LightningModule) -> int | None:
-    """Samples of the slices that the run itself works in; None: whole batches."""
-    if isinstance(module, Classifier) and not module.automatic_optimization:
-        return module.micro_batch_size
-    return getattr(trainer.train_dataloader, "slice_size", None)

@@ -21,6 +21,7 @@ SWITCHES = {
     "theorem": (),
 }
 FEWEST_BATCHES = 4  # that the samples of a probe make where nothing else is asked for
+SMALLEST_BATCH = 2  # samples: BatchNorm needs more than one
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ class ProbeSettings:
 
     def batches_of(self, run_batch_size: int) -> tuple[int, int]:
         """How many batches, and the samples of each, in a run with this batch size."""
-        size = self.batch_size or min(run_batch_size, max(1, self.samples // FEWEST_BATCHES))
+        most = max(SMALLEST_BATCH, self.samples // FEWEST_BATCHES)
+        size = self.batch_size or min(run_batch_size, most)
         return max(2, self.samples // size), size
 
 

@@ -1,7 +1,7 @@
 """The loss of a probe's batches as a function of the weights, in train mode."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,12 +21,21 @@ from cbs_lightning.data.seeds import generator, seed_of
 from cbs_lightning.models import Classifier
 
 REFUSES_SECOND = "torch::autograd::Error"  # the name of a node of torch's graphs
+NEEDS_BACKWARD = "incompatible with .grad()"  # says torch of reentrant checkpoints
 PROBES = 3  # beside orders, augmentation and workers: what probes draw of the run's seed
 
 
 def samples_freely(loader: Any) -> bool:
     """Whether batches can be drawn beside those that are trained; not of a stream."""
     return isinstance(loader, InMemoryLoader | RepeatableLoader)
+
+
+class StopRequested(BaseException):
+    """In a probe of a run that is told to stop."""
+
+
+def never() -> bool:
+    return False
 
 
 @dataclass
@@ -42,6 +51,7 @@ class Objective:
         slice_size: samples of a slice, whose gradients add up to that of the batch; None: whole.
         seed, step: of the run: what is drawn follows from them.
         kept: batches that were trained lately, for data that cannot be drawn from freely.
+        stops: whether to stop at once, by raising `StopRequested`.
     """
 
     trainer: L.Trainer
@@ -51,31 +61,60 @@ class Objective:
     seed: int
     step: int
     kept: Sequence[Any] = ()
+    stops: Callable[[], bool] = never
     gradients: int = 0  # of single samples, so far
     forward_passes: int = 0
     hessian_products: int = 0
+    updates: int = 0  # of the optimizer
     parameters: list[Tensor] = field(init=False)
 
     def __post_init__(self) -> None:
         self.parameters = [each for each in self.module.parameters() if each.requires_grad]
         self._before = [each.detach().clone() for each in self.parameters]
+        self._accumulates = False
         self.is_chunked = isinstance(self.module, Classifier) and not (
             self.module.automatic_optimization
         )
 
     def gradient(self, number: int) -> tuple[float, Tensor]:
         """The mean loss of a batch and its gradient, in one row."""
+        try:
+            return self._gradient(number)
+        except RuntimeError as error:
+            # As reentrant checkpoints do. What users do as gradients are accumulated, they would
+            # do here too.
+            hooked = any(each._post_accumulate_grad_hooks for each in self.parameters)
+            if self._accumulates or hooked or NEEDS_BACKWARD not in str(error):
+                raise
+        self._accumulates = True
+        return self._gradient(number)
+
+    def _gradient(self, number: int) -> tuple[float, Tensor]:
         loss, total = 0.0, None
         for part, share in self._parts(number):
             with torch.enable_grad():
                 value = self._loss(part) * share
-                found = torch.autograd.grad(value, self.parameters, allow_unused=True)
+                found = self._differentiated(value)
             row = self._row(found)
             total = row if total is None else total.add_(row)
             loss += float(value.detach())
         self.gradients += self.batch_size
         assert total is not None
         return loss, total
+
+    def _differentiated(self, value: Tensor) -> Sequence[Tensor | None]:
+        """The gradients, by the parameters' own where torch has no other way."""
+        if not self._accumulates:
+            return torch.autograd.grad(value, self.parameters, allow_unused=True)
+        before = [each.grad for each in self.parameters]
+        try:
+            for each in self.parameters:
+                each.grad = None
+            torch.autograd.backward(value)
+            return [each.grad for each in self.parameters]
+        finally:
+            for each, gradient in zip(self.parameters, before, strict=True):
+                each.grad = gradient
 
     def backward(self, number: int) -> float:
         """Add a batch's gradient to those of the parameters; its mean loss."""
@@ -146,7 +185,12 @@ class Objective:
         """Those that the parameters have now, in one row."""
         return self._row([parameter.grad for parameter in self.parameters])
 
+    def check_stop(self) -> None:
+        if self.stops():
+            raise StopRequested
+
     def _loss(self, part: Any) -> Tensor:
+        self.check_stop()
         if self.is_chunked:
             images, labels = part
             return cross_entropy(self.module.net(images), labels)
@@ -154,7 +198,9 @@ class Objective:
             step = self.module.training_step
             indexed = is_param_in_hook_signature(step, "batch_idx", min_args=2)
             outputs = step(part, 0) if indexed else step(part)
-        loss: Tensor = outputs["loss"] if isinstance(outputs, dict) else outputs
+        loss: Tensor | None = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        if loss is None:
+            raise ValueError("training_step returned no loss")
         return loss
 
     def _precision(self) -> AbstractContextManager[Any]:

@@ -150,6 +150,8 @@ class OwnSteps(Curvature):
         for parameter, part in zip(self.objective.parameters, split, strict=True):
             # Laid out as the weights are: fused steps go through both without looking.
             parameter.grad = torch.empty_like(parameter).copy_(part)
+        self.objective.check_stop()
+        self.objective.updates += 1
         self.optimizer.step()
         self.optimizer.zero_grad()
 

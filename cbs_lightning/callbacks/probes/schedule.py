@@ -94,6 +94,24 @@ class Descent:
         self.level = self._next(reading, self.left + 0.5)
         return True
 
+    def shortfall(self, made: int, *, reached: bool) -> str:
+        """Why fewer probes were made in a run, and what to do."""
+        if self.first is None:
+            why = f"the run ended before a first reading of its loss, over {self.window} samples"
+            advice = "a smaller stop.window, or a longer run"
+        elif self.left == 0:
+            why, advice = "the others were left out", "see the lines above"
+        elif not reached:
+            why = f"the run ended above a loss of {self.threshold:g}"
+            advice = "a larger budget, or a higher stop.loss"
+        elif self.first <= self.threshold:
+            why = f"the first reading of its loss, {self.first:.3g}, was below the threshold"
+            advice = "a lower stop.loss, a smaller stop.window or batch_size"
+        else:
+            why = "the loss fell past several of their levels in one step"
+            advice = "more noise.probes, a smaller stop.window or batch_size, a lower stop.loss"
+        return f"{made} of {self.number} probes were made: {why}; what helps: {advice}"
+
     def _next(self, reading: float, intervals: float) -> float | None:
         """Below a reading, with so many equal intervals to the threshold; after the first reading
         it is half an interval away."""

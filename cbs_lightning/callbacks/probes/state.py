@@ -37,11 +37,11 @@ def unchanged(
     states = _RandomStates(trainer.strategy.root_device)
     seen = Seen()
     modules = [_ModuleState(each, seen) for each in module.modules()]
-    tensors = _TensorStates(module)
     stepped = [_OptimizerState(each) for each in trainer.optimizers] if optimizers else []
     loader = _loader_of(trainer)
     place = loader.state_dict() if loader is not None else None
     loggers = trainer.loggers
+    tensors = _TensorStates(module)  # last: from here on gradients are None
     try:
         trainer.loggers = [DummyLogger() for _ in loggers]
         module.log = _log_nothing  # type: ignore[method-assign]

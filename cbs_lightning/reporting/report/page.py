@@ -124,8 +124,8 @@ def _branch_items(study: Study) -> Iterator[str]:
                 continue
             sizes = "; ".join(map(_local_in_words, local))
             lines = [f"{found.variant}, b = {each.batch_size}, seed {each.seed}: local b* {sizes}"]
-            if record.schedule is not None:
-                lines.append(schedule_line(record.schedule, record.probes))
+            if (suggested := schedule_line(record.schedule, record.probes)) is not None:
+                lines.append(suggested + record.own_threshold(study.request.threshold))
             yield f"<li>{'<br>'.join(map(_text, lines))}</li>"
 
 
