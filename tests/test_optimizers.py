@@ -249,7 +249,10 @@ def signum() -> Update:
 
 
 def schedule_free() -> Update:
-    """Defazio et al. (2024), Algorithm 1, told by y: with z and x kept, and a constant rate."""
+    """Defazio et al. (2024) with z and x kept, and a constant rate.
+
+    As in the authors' adamw_schedulefree.py, not Algorithm 1: the rate has no bias correction.
+    """
     (v,) = zeros(1)
     x = z = None
 
