@@ -1,5 +1,6 @@
 """Parameter groups by rule: which parameter is in which, and what is said where none is."""
 
+import lightning
 import pytest
 import torch
 from hydra.utils import instantiate
@@ -12,8 +13,11 @@ from cbs_lightning.errors import ConfigError
 from cbs_lightning.models import ByteGPT
 from cbs_lightning.models.resnet20 import ResNet20Net
 from cbs_lightning.optim.groups import GroupedFactory, hidden_weights, make_optimizer
-from cbs_lightning.training.build import optimizer_factory
+from cbs_lightning.sweep import sweep
+from cbs_lightning.training.build import check_optimizer_fits, depends_on_net, optimizer_factory
+from cbs_lightning.training.run import find_data
 from tests.conftest import TINY
+from tests.optimizers import OPTIMIZERS
 
 
 class Stranger(nn.Module):
@@ -248,3 +252,53 @@ def test_such_a_group_ends_a_sweep_before_it_starts(cli, tmp_path):
     assert outcome.code == 1 and len(outcome.err.splitlines()) == 1
     assert "optimizer.groups.vectors=" in outcome.err
     assert not (tmp_path / "out").exists()
+
+
+REFUSED = [
+    (["optimizer=muon", "~optimizer.groups"], "optimizer=muon: muon needs matrices"),
+    (["optimizer=adam", "optimizer._target_=torch.optim.Muon", "~optimizer.betas",
+      "~optimizer.fused"], "optimizer=adam: Muon only supports 2D parameters"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("many", [[], ["-m", "batch_size=64,128"]], ids=["one", "sweep"])
+@pytest.mark.parametrize(("overrides", "said"), REFUSED, ids=["muon", "torch"])
+def test_a_net_that_an_optimizer_without_groups_refuses_takes_one_line(
+    cli, tmp_path, overrides, said, many
+):
+    """Before the first job, so that no directory of a failed run is left."""
+    outcome = cli(*many, *TINY, *overrides, f"output_dir={tmp_path / 'out'}")
+    assert outcome.code == 1 and len(outcome.err.splitlines()) == 1
+    assert said in outcome.err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_only_what_depends_on_the_net_is_tried_with_it(name):
+    """A sweep of many optimizers starts at once."""
+    assert depends_on_net(compose([f"optimizer={name}"])) == (name == "muon")
+
+
+def test_a_sweep_tries_an_optimizer_with_a_net_once(tiny, monkeypatch):
+    tried = []
+    monkeypatch.setattr(sweep, "check_optimizer_fits", lambda cfg, _: tried.append(cfg))
+    sweep._check_optimizers(
+        tiny("optimizer=muon", f"optimizer.lr={lr}", f"batch_size={b}", f"seed={seed}", *groups)
+        for lr in (1, 2) for b in (64, 128) for seed in (0, 1)
+        for groups in ((), ("~optimizer.groups",))
+    )  # fmt: skip
+    assert ["groups" in cfg.optimizer for cfg in tried] == [True, False]
+
+
+class BuiltLater(lightning.LightningModule):
+    """As Lightning recommends for large nets."""
+
+    def configure_model(self):
+        self.layer = nn.Linear(2, 2)
+
+
+def test_a_module_without_layers_yet_is_not_refused(strange):
+    cfg = strange("optimizer=muon", f"model._target_={__name__}.BuiltLater")
+    source = find_data(cfg)
+    source.setup()
+    check_optimizer_fits(cfg, source)
