@@ -208,7 +208,9 @@ class Study:
     def _theorem_lines(self) -> list[str]:
         """How well the theorem describes the thresholds, where there is something to say."""
         joint = {found.variant: found.joint for found in self.across}
-        return [f"{name}: {fit.describe()}" for name, fit in joint.items() if fit and not fit.reason]
+        return [
+            f"{name}: {fit.describe()}" for name, fit in joint.items() if fit and not fit.reason
+        ]
 
     @property
     def over_batch_sizes(self) -> bool:

@@ -46,7 +46,7 @@ def check_optimizer_values(prefix: str, settings: Settings) -> None:
         if key in settings:
             value, allowed = settings[key], "must be a number >= 0"
             require(is_number(value) and value >= 0, f"{prefix}.{key}", value, allowed)
-    for key in ("fused", "foreach", "amsgrad", "nesterov", "maximize"):
+    for key in ("fused", "foreach", "amsgrad", "nesterov", "maximize", "decoupled_weight_decay"):
         value = settings.get(key)
         valid = value is None or isinstance(value, bool)
         require(valid, f"{prefix}.{key}", value, "must be true or false")
