@@ -13,9 +13,10 @@ from cbs_lightning.errors import ConfigError
 from cbs_lightning.models import ByteGPT
 from cbs_lightning.models.resnet20 import ResNet20Net
 from cbs_lightning.optim.groups import GroupedFactory, hidden_weights, make_optimizer
+from cbs_lightning.results.result import Status
 from cbs_lightning.sweep import sweep
 from cbs_lightning.training.build import check_optimizer_fits, depends_on_net, optimizer_factory
-from cbs_lightning.training.run import find_data
+from cbs_lightning.training.run import find_data, run
 from tests.conftest import TINY
 from tests.optimizers import OPTIMIZERS
 
@@ -302,3 +303,32 @@ def test_a_module_without_layers_yet_is_not_refused(strange):
     source = find_data(cfg)
     source.setup()
     check_optimizer_fits(cfg, source)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    ["optimizer.betas=[0,0.999]", "optimizer=adamw optimizer.betas=[0.9,0]",
+     "optimizer=adamw +optimizer.groups.vectors={max_dim:1,betas:[0,0.9]}"],
+)  # fmt: skip
+def test_a_whole_number_is_a_beta(tiny, overrides):
+    """torch wants both of one type, and said so in its own words."""
+    cfg = tiny(*overrides.split(), "stop.max_steps=2")
+    check(cfg)
+    assert run(cfg).status is Status.EXHAUSTED
+
+
+def test_a_beta_of_zero_has_the_hash_it_had():
+    """And lion, which takes whole numbers, the label."""
+    assert config_hash(compose(["optimizer.betas=[0,0.999]"])) == "672c50d305ea4f94"
+    assert compose(["optimizer=lion", "optimizer.betas=[0,0.9]"]).names.variant == (
+        "lion betas=0,0.9"
+    )
+
+
+def test_a_line_names_the_groups_whose_settings_moved(tiny, capsys):
+    run(tiny("optimizer=adamw", "+optimizer.groups.v={max_dim:1,weight_decay:0.1,lr:0.001}",
+             "batch_size=256", "lr_reference_batch_size=64", "lr_scaling=sqrt",
+             "weight_decay_scaling=sqrt", "stop.max_steps=1"))  # fmt: skip
+    said = capsys.readouterr().out
+    assert "learning rate of groups.v 0.002" in said and "weight decay of groups.v 0.2" in said
+    assert "groups.v.weight decay" not in said

@@ -83,6 +83,13 @@ def make_optimizer(
         raise
 
 
+def with_real_betas(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as torch's optimizers take them, who refuse a beta of 0 beside one of 0.999."""
+    betas = settings.get("betas")
+    real = {"betas": [float(beta) for beta in betas]} if betas is not None else {}
+    return {**settings, **real}
+
+
 def takes_any_shape(factory: Factory) -> bool:
     """Whether an optimizer takes parameters of any shape, so that no net has any it refuses."""
     import torch

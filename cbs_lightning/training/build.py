@@ -25,6 +25,7 @@ from cbs_lightning.optim.groups import (
     GroupedFactory,
     make_optimizer,
     takes_any_shape,
+    with_real_betas,
 )
 from cbs_lightning.optim.learning_rate import RateSchedule
 from cbs_lightning.optim.schedules import Constant
@@ -104,9 +105,10 @@ def _optimizer_of(cfg: RunConfig, data_size: int) -> Factory | GroupedFactory:
 
 def optimizer_factory(settings: Settings) -> Factory | GroupedFactory:
     """A function that makes the optimizer of a net."""
-    own = {key: value for key, value in settings.items() if key != KEY}
+    own = {key: value for key, value in with_real_betas(settings).items() if key != KEY}
     factory: Factory = instantiate(own, _convert_="all")
-    return GroupedFactory(factory, settings[KEY]) if settings.get(KEY) else factory
+    groups = {name: with_real_betas(group) for name, group in settings.get(KEY, {}).items()}
+    return GroupedFactory(factory, groups) if groups else factory
 
 
 def _no_optimizer(_: Any) -> NoReturn:
