@@ -1,4 +1,4 @@
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import get_type_hints
 
@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 from cbs_lightning.config.checks import check
 from cbs_lightning.config.composition import CONF_DIR, compose
-from cbs_lightning.config.identity import config_hash, run_directory
+from cbs_lightning.config.identity import config_hash, run_directory, variant_label
 from cbs_lightning.config.schema import Names, RunConfig
 from cbs_lightning.errors import ConfigError, UserError
 
@@ -215,6 +215,21 @@ def test_the_hash_of_a_configuration_stays_what_it_was():
     assert config_hash(compose([])) == "2055d13b89a807b9"
     paper = compose(["experiment=cifar10_resnet20", "batch_size=2048"])
     assert config_hash(paper) == "7a03f5a7fd0dccdc"
+
+
+@pytest.mark.parametrize(
+    ("name", "before"), [("nadam", "1be04468bc345c9b"), ("radam", "c244729a2657dde0")]
+)
+def test_a_later_key_of_an_optimizer_leaves_hash_and_label(name, before):
+    """Stored configurations from before have no `decoupled_weight_decay`."""
+    cfg = compose([f"optimizer={name}"])
+    earlier = {k: v for k, v in cfg.optimizer.items() if k != "decoupled_weight_decay"}
+    assert len(earlier) < len(cfg.optimizer)
+    assert config_hash(cfg) == config_hash(replace(cfg, optimizer=earlier)) == before
+    assert variant_label(replace(cfg, optimizer=earlier), cfg) == name
+    decoupled = compose([f"optimizer={name}", "optimizer.decoupled_weight_decay=true"])
+    assert config_hash(decoupled) != before
+    assert decoupled.names.variant == f"{name} decoupled_weight_decay=true"
 
 
 @pytest.mark.parametrize(

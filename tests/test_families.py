@@ -3,12 +3,21 @@
 from itertools import combinations, pairwise
 
 import matplotlib as mpl
+import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
 from cbs_lightning.analysis.study import Study, read
-from cbs_lightning.reporting.colors import COLORS, FAMILIES, colors_of, family_of, marks_of
+from cbs_lightning.reporting.colors import (
+    COLORS,
+    FAMILIES,
+    OTHER_COLORS,
+    colors_of,
+    family_of,
+    marks_of,
+)
 from cbs_lightning.reporting.figures.by_batch_size import MOST_TOGETHER, draw
 from cbs_lightning.reporting.figures.style import (
     PLOT_HEIGHT,
@@ -49,6 +58,48 @@ def test_every_optimizer_has_a_family_and_a_colour_of_its_own():
     assert family_of("mine") == "Others" and "mine" in colors_of([("mine", "mine")])
     variants = [(f"{name} lr=1", name) for name in OPTIMIZERS]
     assert colors_of(variants) == {variant: COLORS[name] for variant, name in variants}
+
+
+def seen(color):
+    """OkLab (Ottosson, 2020), times 100: distances in it are about as large as they look."""
+    light = np.array(
+        [c / 12.92 if c < 0.04 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]
+    )
+    cones = np.cbrt(
+        [[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.63]] @ light
+    )
+    to_lab = [[0.2105, 0.7936, -0.0041], [1.978, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]]
+    return 100 * np.array(to_lab) @ cones
+
+
+def distance(one, other):
+    return float(np.linalg.norm(seen(one) - seen(other)))
+
+
+def test_other_optimizers_look_like_none_of_the_known_ones():
+    """Several of the colours were those of Lion, Adafactor, RMSprop, NAdam and Schedule-free."""
+    everything = [*COLORS.values(), *OTHER_COLORS]
+    for color in OTHER_COLORS:
+        assert min(distance(color, each) for each in everything if each != color) > 12, color
+    assert len({*everything}) == len(everything)
+    mine = colors_of((name, name) for name in ("mine", "yours", *COLORS))
+    assert {mine["mine"], mine["yours"]} == {*OTHER_COLORS[:2]}
+
+
+@pytest.mark.parametrize("name", COLORS)
+def test_shades_of_an_optimizer_differ(name):
+    """Those of Muon, which is black, had half of them alike."""
+    rules = [f"{name} lr={number}" for number in range(1, 7)]
+    shades = colors_of([("sgd", "sgd"), ("lion", "lion"), *((rule, name) for rule in rules)])
+    for one, other in pairwise(rules):
+        assert distance(shades[one], shades[other]) > 3.5
+
+
+def test_shades_of_one_family_differ():
+    rules = [(f"{name} lr={number}", name) for name in ("nadam", "yogi") for number in range(1, 6)]
+    shades, marks = colors_of(rules), marks_of(rules)
+    for one, other in combinations([rule for rule, _ in rules], 2):
+        assert distance(shades[one], shades[other]) > 3.9 and marks[one] != marks[other]
 
 
 def test_within_a_family_marks_differ():

@@ -1,5 +1,6 @@
 """Parameter groups by rule: which parameter is in which, and what is said where none is."""
 
+import lightning
 import pytest
 import torch
 from hydra.utils import instantiate
@@ -12,8 +13,12 @@ from cbs_lightning.errors import ConfigError
 from cbs_lightning.models import ByteGPT
 from cbs_lightning.models.resnet20 import ResNet20Net
 from cbs_lightning.optim.groups import GroupedFactory, hidden_weights, make_optimizer
-from cbs_lightning.training.build import optimizer_factory
+from cbs_lightning.results.result import Status
+from cbs_lightning.sweep import sweep
+from cbs_lightning.training.build import check_optimizer_fits, depends_on_net, optimizer_factory
+from cbs_lightning.training.run import find_data, run
 from tests.conftest import TINY
+from tests.optimizers import OPTIMIZERS
 
 
 class Stranger(nn.Module):
@@ -248,3 +253,82 @@ def test_such_a_group_ends_a_sweep_before_it_starts(cli, tmp_path):
     assert outcome.code == 1 and len(outcome.err.splitlines()) == 1
     assert "optimizer.groups.vectors=" in outcome.err
     assert not (tmp_path / "out").exists()
+
+
+REFUSED = [
+    (["optimizer=muon", "~optimizer.groups"], "optimizer=muon: muon needs matrices"),
+    (["optimizer=adam", "optimizer._target_=torch.optim.Muon", "~optimizer.betas",
+      "~optimizer.fused"], "optimizer=adam: Muon only supports 2D parameters"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("many", [[], ["-m", "batch_size=64,128"]], ids=["one", "sweep"])
+@pytest.mark.parametrize(("overrides", "said"), REFUSED, ids=["muon", "torch"])
+def test_a_net_that_an_optimizer_without_groups_refuses_takes_one_line(
+    cli, tmp_path, overrides, said, many
+):
+    """Before the first job, so that no directory of a failed run is left."""
+    outcome = cli(*many, *TINY, *overrides, f"output_dir={tmp_path / 'out'}")
+    assert outcome.code == 1 and len(outcome.err.splitlines()) == 1
+    assert said in outcome.err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_only_what_depends_on_the_net_is_tried_with_it(name):
+    """A sweep of many optimizers starts at once."""
+    assert depends_on_net(compose([f"optimizer={name}"])) == (name == "muon")
+
+
+def test_a_sweep_tries_an_optimizer_with_a_net_once(tiny, monkeypatch):
+    tried = []
+    monkeypatch.setattr(sweep, "check_optimizer_fits", lambda cfg, _: tried.append(cfg))
+    sweep._check_optimizers(
+        tiny("optimizer=muon", f"optimizer.lr={lr}", f"batch_size={b}", f"seed={seed}", *groups)
+        for lr in (1, 2) for b in (64, 128) for seed in (0, 1)
+        for groups in ((), ("~optimizer.groups",))
+    )  # fmt: skip
+    assert ["groups" in cfg.optimizer for cfg in tried] == [True, False]
+
+
+class BuiltLater(lightning.LightningModule):
+    """As Lightning recommends for large nets."""
+
+    def configure_model(self):
+        self.layer = nn.Linear(2, 2)
+
+
+def test_a_module_without_layers_yet_is_not_refused(strange):
+    cfg = strange("optimizer=muon", f"model._target_={__name__}.BuiltLater")
+    source = find_data(cfg)
+    source.setup()
+    check_optimizer_fits(cfg, source)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    ["optimizer.betas=[0,0.999]", "optimizer=adamw optimizer.betas=[0.9,0]",
+     "optimizer=adamw +optimizer.groups.vectors={max_dim:1,betas:[0,0.9]}"],
+)  # fmt: skip
+def test_a_whole_number_is_a_beta(tiny, overrides):
+    """torch wants both of one type, and said so in its own words."""
+    cfg = tiny(*overrides.split(), "stop.max_steps=2")
+    check(cfg)
+    assert run(cfg).status is Status.EXHAUSTED
+
+
+def test_a_beta_of_zero_has_the_hash_it_had():
+    """And lion, which takes whole numbers, the label."""
+    assert config_hash(compose(["optimizer.betas=[0,0.999]"])) == "672c50d305ea4f94"
+    assert compose(["optimizer=lion", "optimizer.betas=[0,0.9]"]).names.variant == (
+        "lion betas=0,0.9"
+    )
+
+
+def test_a_line_names_the_groups_whose_settings_moved(tiny, capsys):
+    run(tiny("optimizer=adamw", "+optimizer.groups.v={max_dim:1,weight_decay:0.1,lr:0.001}",
+             "batch_size=256", "lr_reference_batch_size=64", "lr_scaling=sqrt",
+             "weight_decay_scaling=sqrt", "stop.max_steps=1"))  # fmt: skip
+    said = capsys.readouterr().out
+    assert "learning rate of groups.v 0.002" in said and "weight decay of groups.v 0.2" in said
+    assert "groups.v.weight decay" not in said

@@ -185,6 +185,10 @@ BAD = {
     "-m lr_scaling=tuned optimizer.lr=0": "optimizer.lr=0: must be a number > 0",
     "-m lr_scaling=none,tuned optimizer.lr=0.1,0.2":
         "lr_scaling=tuned: tries multiples of optimizer.lr itself, which cannot be swept as well",
+    "lr_tuning=[1,3]": "lr_tuning=[1,3]: has no effect without lr_scaling=tuned, in a sweep",
+    "-m lr_scaling=none,sqrt lr_tuning=[1,3]": "lr_tuning=[1,3]: has no effect without",
+    "-m hydra/sweeper=critical_batch batch_size=16,32 lr_tuning=[1,3]":
+        "lr_tuning=[1,3]: has no effect without",
     "-m lr_scaling=none,cubic": "lr_scaling=cubic: allowed: linear, none, sqrt, tuned",
 }  # fmt: skip
 

@@ -1,9 +1,11 @@
 """Every optimizer config against its update written out plainly, step by step, in float64."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from functools import cache
 from io import BytesIO
+from pathlib import Path
 
 import pytest
 import torch
@@ -249,7 +251,10 @@ def signum() -> Update:
 
 
 def schedule_free() -> Update:
-    """Defazio et al. (2024), Algorithm 1, told by y: with z and x kept, and a constant rate."""
+    """Defazio et al. (2024) with z and x kept, and a constant rate.
+
+    As in the authors' adamw_schedulefree.py, not Algorithm 1: the rate has no bias correction.
+    """
     (v,) = zeros(1)
     x = z = None
 
@@ -673,3 +678,32 @@ def test_the_settings_of_a_schedule_free_optimizer_are_those_it_was_given():
     optimizer.param_groups[0]["initial_lr"] = 2 * LR
     settings = {"betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0}
     assert OptimizerSettings.of(optimizer) == (2 * LR, settings)
+
+
+LIST = (
+    (Path(__file__).parents[1] / "docs" / "optimizers.md").read_text().partition("## The list")[2]
+)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("more", [[], ["optimizer.decoupled_weight_decay=true"]])
+def test_the_page_says_which_weight_decay_an_optimizer_has(name, more):
+    """Without gradients, decoupled decay is lr times decay a step, whatever the optimizer."""
+    (row,) = [line for line in LIST.splitlines() if re.match(rf"\| [^|]*`{name}`", line)]
+    named, *_, kinds, _ = [cell.strip() for cell in row.split("|")][1:]
+    kind = dict(zip(named.split(", "), kinds.split(", "), strict=False)).get(f"`{name}`", kinds)
+    cfg = compose([f"optimizer={name}"])
+    if "weight_decay" not in cfg.optimizer:
+        assert kinds == "none"
+        return
+    if more and "decoupled_weight_decay" not in cfg.optimizer:
+        return
+    settings = {**compose([f"optimizer={name}", *more]).optimizer, "lr": 0.01, "weight_decay": 0.1}
+    settings.pop("groups", None)
+    weights = torch.nn.Parameter(torch.ones(2, 3))
+    optimizer = instantiate(settings)([weights])
+    for _ in range(60):  # the first ones of RAdam do not divide by second moments
+        weights.grad = torch.zeros(2, 3)
+        optimizer.step()
+    decays = (1 - weights.mean().item()) / (0.01 * 0.1)
+    assert (decays < 60.1) == (bool(more) or kind == "decoupled" or name == "sgd")

@@ -12,6 +12,7 @@ from cbs_lightning.analysis.conditions import describe_seconds
 from cbs_lightning.analysis.curves import BatchSizePoint, Curve, curves
 from cbs_lightning.analysis.recommend import recommend
 from cbs_lightning.analysis.recommendation import CheapRange
+from cbs_lightning.analysis.study import read
 from cbs_lightning.analysis.thresholds import across_thresholds
 from cbs_lightning.fit.joint import joint_fit
 from cbs_lightning.fit.measurements import measurements
@@ -676,6 +677,36 @@ def test_b_star_across_thresholds(pattern):
     labels = [text.get_text() for text in figure.legends[1].get_texts()]
     assert "theorem, all thresholds together" in labels
     assert draw_by_threshold("made up", []) is None
+
+
+@pytest.mark.parametrize("optimizer", ["lion", "muon", "adamw", "mine"])
+def test_the_theorem_is_not_fitted_to_other_optimizers(pattern, tmp_path, optimizer):
+    """However well it would fit."""
+    results = [
+        replace(run, optimizer=optimizer, variant=optimizer) for run in thresholds_study(pattern)
+    ]
+    (found,) = across_thresholds(results)
+    assert found.joint is None and [one.threshold for one in found.at] == list(THRESHOLDS)
+    told = found.as_json()
+    assert [told[key] for key in ("c1", "c2", "c3", "contradicted", "says")] == [None] * 5
+    figure = draw_by_threshold("made up", [found])
+    labels = [text.get_text() for text in figure.legends[1].get_texts()]
+    assert "theorem, all thresholds together" not in labels
+    write_recommendations(tmp_path, list(found.at), [found])
+
+
+@pytest.mark.parametrize("name", ["momentum", "momentum_ema", "amsgrad", "adam_monotone"])
+def test_the_theorem_is_fitted_to_its_own(pattern, name):
+    (found,) = across_thresholds(replace(run, optimizer=name) for run in thresholds_study(pattern))
+    assert found.joint is not None and not found.joint.contradicted
+
+
+@pytest.mark.parametrize(("optimizer", "said"), [("adam", True), ("lion", False)])
+def test_a_study_speaks_of_the_theorem_where_it_applies(tmp_path, optimizer, said):
+    for batch_size, epochs in ((4, 14), (8, 9), (16, 8), (32, 9), (64, 13)):
+        make_run(tmp_path / "made_up", optimizer, batch_size, epochs, falling=True)
+    study, _ = read(tmp_path / "made_up")
+    assert ("theorem" in "\n".join(study.summary_lines())) == said
 
 
 def test_thresholds_that_cannot_be_told_are_left_out(pattern):

@@ -141,7 +141,13 @@ BAD = [
      "lion has no eps; allowed with it: half_life, linear, none"),
     ("scaling_rule=sqrt_sde optimizer=muon", "scaling_rule=sqrt_sde",
      "muon has betas only in groups.rest; allowed with it: half_life, linear, none"),
-    ("weight_decay_scaling=sqrt optimizer=momentum_ema", "weight_decay_scaling=sqrt", "none"),
+    ("weight_decay_scaling=sqrt optimizer=momentum_ema", "weight_decay_scaling=sqrt",
+     "momentum_ema has no optimizer.weight_decay"),
+    ("weight_decay_scaling=sqrt optimizer=adam", "weight_decay_scaling=sqrt",
+     "none to scale: set optimizer.weight_decay above 0; allowed without: none"),
+    ("weight_decay_scaling=linear optimizer=muon", "weight_decay_scaling=linear", "none to scale"),
+    ("weight_decay_scaling=linear optimizer=adamw optimizer.weight_decay=0",
+     "weight_decay_scaling=linear", "none to scale"),
 ]  # fmt: skip
 
 
@@ -151,6 +157,15 @@ def test_rules_that_contradict_or_have_nothing_to_move_take_one_line(overrides, 
         check(compose(overrides.split(" ")))
     message = str(error.value)
     assert message.startswith(f"{named}:") and allowed in message and "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    ["optimizer=adamw", "optimizer.weight_decay=0.1", "optimizer=muon optimizer.weight_decay=0.1",
+     "optimizer=muon optimizer.groups.rest.weight_decay=0.1"],
+)  # fmt: skip
+def test_a_weight_decay_of_any_group_can_be_scaled(overrides):
+    check(compose([*overrides.split(), "weight_decay_scaling=sqrt"]))
 
 
 def test_half_life_goes_with_any_learning_rate():

@@ -38,6 +38,8 @@ WAITING = {
     "_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select", "_unique2",
     "unique_dim", "unique_consecutive", "bincount", "repeat_interleave",
 }  # fmt: skip
+# What has the host wait until a GPU is done with it; SOAP sets up its bases by it.
+SETS_UP = "_linalg_eigh"
 
 
 class Waits(TorchDispatchMode):
@@ -46,6 +48,7 @@ class Waits(TorchDispatchMode):
     def __init__(self):
         super().__init__()
         self.found, self.seen = Counter(), Counter()
+        self.set_up = Counter()  # by the number of the step
         self.looking = True
         self.device = "cpu"  # that the run is on
 
@@ -58,6 +61,8 @@ class Waits(TorchDispatchMode):
         name = func.overloadpacket.__name__
         if self.looking:
             self.seen[name] += 1
+            if name == SETS_UP and not self._is_on_host(args):
+                self.set_up[self.seen["convolution"]] += 1
             if (
                 (name in WAITING and not self._is_on_host(args))
                 or _is_masked(name, args)
@@ -77,6 +82,10 @@ def _is_masked(name, args):
 def _is_moved(name, args, out):
     tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
     return name in ("_to_copy", "copy_") and tensors[-1].device != out.device
+
+
+def first_steps_that_wait(optimizer):
+    return {1} if optimizer == "soap" else set()
 
 
 @pytest.fixture
@@ -116,6 +125,7 @@ def test_a_run_on_the_cpu_asks_for_no_values(tiny, epochs, optimizer):
         assert run(tiny(*REQUEST, *chosen(optimizer))).status is Status.EXHAUSTED
     assert epochs.seen["convolution_backward"] == 2 * STEPS
     assert not epochs.found.total()
+    assert {*epochs.set_up} == first_steps_that_wait(optimizer)
 
 
 class Unreadable(CPUAccelerator):
@@ -170,6 +180,7 @@ def test_a_run_on_a_device_that_cannot_be_read(tiny, fetched, epochs, optimizer)
     assert fetched == [STEPS, STEPS] * 2  # losses and correct, once an epoch
     assert epochs.seen["convolution_backward"] == 2 * STEPS
     assert not epochs.found.total()
+    assert {*epochs.set_up} == first_steps_that_wait(optimizer)
 
 
 def test_a_gpu_may_be_looked_at_more_often(tiny, fetched, epochs):
@@ -257,3 +268,4 @@ def test_steps_on_a_gpu_that_is_not_there(optimizer):
                     weight.grad = torch.ones_like(weight)
                 steps.step()
     assert not waits.found
+    assert {*waits.set_up} == first_steps_that_wait(optimizer)

@@ -132,7 +132,8 @@ def _alike(run: Result) -> tuple[str | int, ...]:
     """Everything that must be the same for two runs to differ only in β₁, β₂ and lr."""
     betas = _betas(run)
     swept = ("betas", "momentum") if betas else ()
-    rest = {k: v for k, v in run.hyperparameters.items() if k not in swept}
+    settings = {"decoupled_weight_decay": False} | run.hyperparameters  # runs from before had none
+    rest = {k: v for k, v in settings.items() if k not in swept}
     # What follows from b was not swept.
     later = {"scaling_rule": "none", "weight_decay_scaling": "none", "warmup_samples": 0}
     rate = {key: run.configuration.get(key, before) for key, before in later.items()}

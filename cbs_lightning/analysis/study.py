@@ -205,9 +205,12 @@ class Study:
         return lr_comparisons(self.curves)
 
     @property
-    def _told_across(self) -> list[AcrossThresholds]:
-        """Those with something to say about the theorem."""
-        return [found for found in self.across if not found.joint.reason]
+    def _theorem_lines(self) -> list[str]:
+        """How well the theorem describes the thresholds, where there is something to say."""
+        joint = {found.variant: found.joint for found in self.across}
+        return [
+            f"{name}: {fit.describe()}" for name, fit in joint.items() if fit and not fit.reason
+        ]
 
     @property
     def over_batch_sizes(self) -> bool:
@@ -222,7 +225,7 @@ class Study:
             *(f"  {line}" for found in self.recommendations for line in found.summary_lines()),
             *(f"  {line}" for line in [describe_seconds(self.recommended_curves)] if line),
             *(f"  {line}" for found in self.lr_comparisons for line in found.summary_lines()),
-            *(f"  {each.variant}: {each.joint.describe()}" for each in self._told_across),
+            *(f"  {line}" for line in self._theorem_lines),
             *(f"  {panel.describe()}" for panel in self.panels),
         ]
 

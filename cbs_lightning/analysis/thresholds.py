@@ -12,19 +12,24 @@ from cbs_lightning.fit.joint import JointFit, joint_fit
 from cbs_lightning.fit.measurements import FEWEST_SIZES
 from cbs_lightning.results.result import Result
 
+# Whose K the theorem's form is meant for, at least as an approximation; weight decay is none of it.
+COVERED = ("sgd", "momentum", "momentum_ema", "adam", "amsgrad", "adam_monotone")
+FROM_JOINT = ("c1", "c2", "c3", "contradicted")  # in as_json
+
 
 @dataclass(frozen=True)
 class AcrossThresholds:
     """One variant at every usable threshold, the loosest first.
 
     A threshold is left out if some run met it at the rule's first reading, because its K only says
-    when that was, or if the losses of some run end too early to answer it.
+    when that was, or if the losses of some run end too early to answer it. `joint` is None for an
+    optimizer that the theorem is not about.
     """
 
     variant: str
     optimizer: str
     at: tuple[Recommendation, ...]
-    joint: JointFit
+    joint: JointFit | None
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -33,8 +38,8 @@ class AcrossThresholds:
                 found.least_sfo.batch_size if found.least_sfo else None for found in self.at
             ],
             "critical_batch": [found.critical_batch for found in self.at],
-            **{name: getattr(self.joint, name) for name in ("c1", "c2", "c3", "contradicted")},
-            "says": self.joint.describe(),
+            **{name: getattr(self.joint, name, None) for name in FROM_JOINT},
+            "says": self.joint.describe() if self.joint is not None else None,
         }
 
 
@@ -56,9 +61,11 @@ def across_thresholds(
     found = []
     for variant, group in groupby(telling, lambda curve: curve.variant):
         own = list(group)
-        joint = joint_fit({curve.threshold: curve.measurements() for curve in own})
+        optimizer, joint = own[0].optimizer, None
+        if optimizer in COVERED:
+            joint = joint_fit({curve.threshold: curve.measurements() for curve in own})
         at = tuple(recommend(curve, leverage=False) for curve in own)
-        found.append(AcrossThresholds(variant, own[0].optimizer, at, joint))
+        found.append(AcrossThresholds(variant, optimizer, at, joint))
     return found
 
 

@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 from cbs_lightning.cli.messages import error_line
 from cbs_lightning.config.composition import complete
 from cbs_lightning.config.identity import run_directory, run_title
+from cbs_lightning.config.plain_checks import check_tuning
 from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.console import one_line, print_line
 from cbs_lightning.errors import UserError, check_writable
@@ -45,6 +46,7 @@ def _run_alone(cfg: DictConfig) -> Result:
     completed = _completed(cfg)
     try:
         _check_alone()
+        check_tuning(HydraConfig.get().overrides.task, [completed])
         if not (Path(completed.output_dir) / completed.study).is_dir():  # else it may be answered
             check_writable(Path(completed.output_dir))
     except UserError as error:

@@ -22,8 +22,10 @@ LOSS_KEYS = (
     "lr_scaling", "scaling_rule", "weight_decay_scaling", "lr_reference_batch_size",
     "warmup_samples",
 )  # fmt: skip
-# Keys that there have not always been, with what runs from before had.
+# Keys that there have not always been, with what runs from before had; first an optimizer's.
+LATER_SETTINGS = {"optimizer.decoupled_weight_decay": False}
 LATER_KEYS = {
+    **LATER_SETTINGS,
     "compile": None, "lr_scaling": Scaling.NONE, "scaling_rule": ScalingRule.NONE,
     "weight_decay_scaling": DecayScaling.NONE, "warmup_samples": 0,
     "trainer.gradient_clip_val": None, "trainer.gradient_clip_algorithm": "norm",
@@ -116,10 +118,12 @@ def variant_label(cfg: RunConfig, usual: RunConfig) -> str:
     usual_values, values = identity(usual), identity(cfg)
     keys = list(dict.fromkeys([*values, *usual_values]))
     ends = Counter(map(_name, keys))
+    absent = object()
     for key in keys:
         if key in left_out:
             continue
-        if key not in values or key not in usual_values or usual_values[key] != values[key]:
+        before = LATER_SETTINGS.get(key, absent)
+        if values.get(key, before) != usual_values.get(key, before):
             label.append(_word(key, values, usual_values, alone=ends[_name(key)] == 1))
     return " ".join(label)
 

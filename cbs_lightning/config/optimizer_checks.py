@@ -11,7 +11,7 @@ from cbs_lightning.config.constraints import Flag, Positive, Whole, is_number, o
 from cbs_lightning.config.plain_checks import check_optimizer_values
 from cbs_lightning.config.schema import Settings
 from cbs_lightning.errors import ConfigError, require
-from cbs_lightning.optim.groups import CONDITIONS, KEY, conditions_of
+from cbs_lightning.optim.groups import CONDITIONS, KEY, conditions_of, with_real_betas
 
 NEEDS_CLOSURE = "needs several losses per step (a closure); choose one that needs a single loss"
 
@@ -21,9 +21,10 @@ def check_optimizer(optimizer: Settings, name: str) -> None:
     _check_numbers("optimizer", optimizer, optimizer["_target_"])
     groups = optimizer.get(KEY, {})
     _check_groups(groups, optimizer["_target_"])
-    own = {key: value for key, value in optimizer.items() if key != KEY}
+    own = {key: value for key, value in with_real_betas(optimizer).items() if key != KEY}
     settings = [
-        {k: v for k, v in group.items() if k not in CONDITIONS} for group in groups.values()
+        {k: v for k, v in with_real_betas(group).items() if k not in CONDITIONS}
+        for group in groups.values()
     ]
     try:
         made = instantiate(own, _convert_="all")(

@@ -1,15 +1,17 @@
 """Checks that import neither torch nor a class, so that a mistake is reported at once."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from cbs_lightning.config.constraints import Flag, Positive, Whole, is_fraction, is_number
 from cbs_lightning.config.identity import CONSTANT, OWN
 from cbs_lightning.config.schema import RunConfig, Settings
 from cbs_lightning.config.trainer_flags import check_trainer
-from cbs_lightning.errors import require
+from cbs_lightning.errors import ConfigError, require
 from cbs_lightning.models.modes import CUDA_GRAPHS
 from cbs_lightning.noise.theorem import INSTEAD, OPTIMIZERS
 from cbs_lightning.optim.groups import KEY
+from cbs_lightning.optim.learning_rate import Scaling
 
 SAMPLES, EPOCHS = "horizon_samples", "horizon_epochs"  # of a scheduler
 OWN_SCHEDULES = "cbs_lightning.optim.schedules."
@@ -44,10 +46,18 @@ def check_optimizer_values(prefix: str, settings: Settings) -> None:
         if key in settings:
             value, allowed = settings[key], "must be a number >= 0"
             require(is_number(value) and value >= 0, f"{prefix}.{key}", value, allowed)
-    for key in ("fused", "foreach", "amsgrad", "nesterov", "maximize"):
+    for key in ("fused", "foreach", "amsgrad", "nesterov", "maximize", "decoupled_weight_decay"):
         value = settings.get(key)
         valid = value is None or isinstance(value, bool)
         require(valid, f"{prefix}.{key}", value, "must be true or false")
+
+
+def check_tuning(typed: Iterable[str], configs: Iterable[RunConfig]) -> None:
+    """Raise `ConfigError` if learning rates to try were typed, and no run tries any."""
+    words = [word for word in typed if word.lstrip("+").startswith("lr_tuning=")]
+    if words and all(cfg.lr_scaling is not Scaling.TUNED for cfg in configs):
+        allowed = "has no effect without lr_scaling=tuned, in a sweep, with -m; leave it out"
+        raise ConfigError("lr_tuning", words[-1].partition("=")[2], allowed)
 
 
 def check_horizon(cfg: RunConfig, *, needed: bool) -> None:

@@ -51,8 +51,8 @@ def make_optimizer(
         optimizer's own settings.
 
     Raises:
-        ConfigError: for a group with conditions that no parameter is left for, and for one whose
-            parameters the optimizer does not take.
+        ConfigError: for a group with conditions that no parameter is left for, and for parameters
+            that the optimizer does not take.
 
     Example:
         >>> import torch
@@ -65,7 +65,11 @@ def make_optimizer(
     """
     named = [each for each in module.named_parameters() if frozen or each[1].requires_grad]
     if not isinstance(factory, GroupedFactory):
-        return factory([parameter for _, parameter in named])
+        try:
+            return factory([parameter for _, parameter in named])
+        except ValueError as error:
+            name = getattr(factory, "func", factory).__name__  # of a partial
+            raise ConfigError("optimizer", name, " ".join(str(error).split())) from error
     members = _members(named, factory.groups, hidden_weights(module))
     groups = {
         name: {"params": [parameter for _, parameter in own], **_settings(factory.groups, name)}
@@ -77,6 +81,25 @@ def make_optimizer(
         for name, group in groups.items():
             _require_taken(factory, name, group)
         raise
+
+
+def with_real_betas(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as torch's optimizers take them, who refuse a beta of 0 beside one of 0.999."""
+    betas = settings.get("betas")
+    real = {"betas": [float(beta) for beta in betas]} if betas is not None else {}
+    return {**settings, **real}
+
+
+def takes_any_shape(factory: Factory) -> bool:
+    """Whether an optimizer takes parameters of any shape, so that no net has any it refuses."""
+    import torch
+
+    shapes = ((), (3,), (2, 3), (2, 3, 4), (2, 3, 1, 1), (2, 3, 1, 1, 1))
+    try:
+        factory([torch.nn.Parameter(torch.zeros(shape)) for shape in shapes])
+    except Exception:  # then the net decides
+        return False
+    return True
 
 
 def hidden_weights(module: "Module") -> set["Parameter"]:

@@ -63,9 +63,8 @@ class BatchSizeRules:
             reason = f"needs {allowed}, and {optimizer} has {_where(missing, settings)}"
             others = [each for each in ScalingRule if not _missing(each, settings)]
             raise ConfigError(key, rule, f"{reason}; allowed with it: {', '.join(sorted(others))}")
-        decays = self.weight_decay_scaling is DecayScaling.NONE or _have("weight_decay", settings)
-        allowed = f"{optimizer} has no optimizer.weight_decay; allowed with it: none"
-        require(decays, "weight_decay_scaling", self.weight_decay_scaling, allowed)
+        if self.weight_decay_scaling is not DecayScaling.NONE:
+            _check_decays(self.weight_decay_scaling, optimizer, settings)
 
     def scaled(
         self, settings: Mapping[str, Any], batch_size: int, data_size: int
@@ -138,6 +137,16 @@ def _missing(rule: ScalingRule, settings: Mapping[str, Any]) -> list[str]:
     if rule is ScalingRule.HALF_LIFE and _have("betas", settings):
         return []
     return [name for name in NEEDED.get(rule, ()) if name not in settings]
+
+
+def _check_decays(scaling: DecayScaling, optimizer: str, settings: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` where there is no weight decay to scale."""
+    key = "weight_decay_scaling"
+    allowed = f"{optimizer} has no optimizer.weight_decay; allowed with it: none"
+    require(_have("weight_decay", settings), key, scaling, allowed)
+    decays = any(each.get("weight_decay") for each in (settings, *settings.get(KEY, {}).values()))
+    allowed = "there is none to scale: set optimizer.weight_decay above 0; allowed without: none"
+    require(decays, key, scaling, allowed)
 
 
 def _where(missing: list[str], settings: Mapping[str, Any]) -> str:

@@ -13,9 +13,12 @@ WEIGHTS, TRAINED = "weights", "trained"
 
 
 class ScheduleFree(ForeachOptimizer):
-    """Algorithm 1 of arXiv:2405.15682: gradients are taken at y = (1 - beta1) z + beta1 x, AdamW's
-    steps are made by z, and x is the average of all z, weighted by the squares of their learning
-    rates.
+    """Schedule-free AdamW (arXiv:2405.15682): gradients are taken at y = (1 - beta1) z + beta1 x,
+    AdamW's steps are made by z, and x is the average of all z, weighted by the squares of their
+    learning rates.
+
+    The bias correction is in the denominator, as in the authors' package (adamw_schedulefree.py).
+    In the paper's Algorithm 1 it is part of the learning rate, so of the weights and the decay too.
 
     While training the parameters are y, and `eval` makes them x until `train` is called, which
     restores y bit for bit. A state saved meanwhile holds both.

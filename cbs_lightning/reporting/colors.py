@@ -36,13 +36,14 @@ FAMILIES = {
 }
 OTHERS = "Others"
 COLORS = {name: color for family in FAMILIES.values() for name, color in family.items()}
-OTHER_COLORS = ("#882255", "#44AA99", "#332288", "#999933", "#AA4499", "#661100")  # Paul Tol's
+OTHER_COLORS = ("#8A2BE2", "#E3006A", "#3B3BFF", "#C00000", "#D633FF", "#FF9DA7")  # no family's
 UNLIKE = [next(iter(family.values())) for family in FAMILIES.values()]
 MOST_ALIKE = 4  # variants of one optimizer that share its colour, beside other optimizers
 SEQUENCE = (  # viridis without its lightest part
     "#440154", "#472D7B", "#3B528B", "#2C728E", "#21918C", "#28AE80", "#5EC962", "#ADDC30",
 )  # fmt: skip
-DARKEST, LIGHTEST = 0.35, 0.55  # of an optimizer's colour and black; of it and white
+DARKEST, LIGHTEST = 0.5, 0.4  # of an optimizer's colour and black; of it and white
+DARK, LIGHT_OF_DARK = 0x80, 0.75  # the brightest part of a colour without darker shades; as above
 
 
 def color_of(optimizer: str) -> str:
@@ -70,10 +71,15 @@ def colors_of(variants: Iterable[tuple[str, str]]) -> dict[str, str]:
     for optimizer in distinct:
         alike = [variant for variant, its in optimizers.items() if its == optimizer]
         if len(alike) > MOST_ALIKE:
-            dark = _mixed("#000000", own[optimizer], DARKEST)
-            light = _mixed(own[optimizer], "#FFFFFF", LIGHTEST)
-            found |= _scale((dark, own[optimizer], light), alike)
+            found |= _scale(_shades(own[optimizer]), alike)
     return found
+
+
+def _shades(color: str) -> tuple[str, ...]:
+    """From dark to light, neither black nor white, where shades of all optimizers look alike."""
+    if max(bytes.fromhex(color[1:])) < DARK:
+        return color, _mixed(color, "#FFFFFF", LIGHT_OF_DARK)
+    return _mixed("#000000", color, DARKEST), color, _mixed(color, "#FFFFFF", LIGHTEST)
 
 
 def _scale(colors: Sequence[str], variants: list[str]) -> dict[str, str]:

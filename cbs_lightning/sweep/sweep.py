@@ -20,7 +20,6 @@ from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.console import INTERRUPTED, count_of, print_line
 from cbs_lightning.errors import ConfigError, UserError, output_errors
 from cbs_lightning.files import inside
-from cbs_lightning.optim.groups import KEY
 from cbs_lightning.reporting.live_study import LiveStudy
 from cbs_lightning.results.result import UNFINISHED, Result
 from cbs_lightning.results.sfo_limit import SfoLimit
@@ -37,7 +36,7 @@ from cbs_lightning.sweep.scratch import scratch_directory
 from cbs_lightning.sweep.slurm import queue as slurm
 from cbs_lightning.sweep.stop_file import StopFile, stop_file_on_signal
 from cbs_lightning.sweep.sweeper import Overrides
-from cbs_lightning.training.build import check_optimizer_fits
+from cbs_lightning.training.build import check_optimizer_fits, depends_on_net
 from cbs_lightning.training.loops import loop_line
 from cbs_lightning.training.run import find_data, known_already
 
@@ -129,13 +128,16 @@ class Sweep:
 
 def _check_optimizers(configs: Iterable[RunConfig]) -> None:
     """Raise `ConfigError` unless each optimizer fits its net and batch size; equal ones are checked
-    once."""
+    once, whatever their learning rates."""
     seen = set()
     for cfg in configs:
-        kind = repr((cfg.model, cfg.optimizer, cfg.data, cfg.rules, cfg.batch_size))
-        if kind in seen or not (cfg.rules.any or KEY in cfg.optimizer):
+        settings = {key: value for key, value in cfg.optimizer.items() if key != "lr"}
+        kind = repr((cfg.model, settings, cfg.data, cfg.rules, cfg.rules.any and cfg.batch_size))
+        if kind in seen:
             continue
         seen.add(kind)
+        if not (cfg.rules.any or depends_on_net(cfg)):
+            continue
         source = find_data(cfg)
         source.setup()
         check_optimizer_fits(cfg, source)

@@ -15,6 +15,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from cbs_lightning.config.composition import complete
+from cbs_lightning.config.plain_checks import check_tuning
 from cbs_lightning.config.schema import RunConfig
 from cbs_lightning.console import count_of, print_line
 from cbs_lightning.errors import UserError, check_writable
@@ -64,7 +65,8 @@ class JobSweeper(Sweeper):
     def configs(self, arguments: list[str]) -> dict[Overrides, RunConfig]:
         """The jobs with their configurations.
 
-        Raises `UserError` if an optimizer's package is missing or a directory cannot be written.
+        Raises `UserError` if an optimizer's package is missing, a directory cannot be written, or
+        learning rates were typed that nothing tries.
         """
         jobs = self.jobs(arguments)
         if len(jobs) >= MANY_JOBS:
@@ -74,6 +76,7 @@ class JobSweeper(Sweeper):
             if (settings := self.config_loader.option("optimizer", name)) is not None:
                 require_package(settings, name)
         configs = {job: self.config_of(job) for job in jobs}
+        check_tuning(arguments, configs.values())
         for output_dir in {cfg.output_dir for cfg in configs.values()}:
             check_writable(Path(output_dir))
         return configs

@@ -19,7 +19,14 @@ from cbs_lightning.data import ImageDataModule
 from cbs_lightning.errors import ConfigError, require
 from cbs_lightning.models import Classifier
 from cbs_lightning.models.recompute import recompute_blocks
-from cbs_lightning.optim.groups import KEY, Factory, GroupedFactory, make_optimizer
+from cbs_lightning.optim.groups import (
+    KEY,
+    Factory,
+    GroupedFactory,
+    make_optimizer,
+    takes_any_shape,
+    with_real_betas,
+)
 from cbs_lightning.optim.learning_rate import RateSchedule
 from cbs_lightning.optim.schedules import Constant
 from cbs_lightning.training.loops import is_classifier
@@ -98,9 +105,10 @@ def _optimizer_of(cfg: RunConfig, data_size: int) -> Factory | GroupedFactory:
 
 def optimizer_factory(settings: Settings) -> Factory | GroupedFactory:
     """A function that makes the optimizer of a net."""
-    own = {key: value for key, value in settings.items() if key != KEY}
+    own = {key: value for key, value in with_real_betas(settings).items() if key != KEY}
     factory: Factory = instantiate(own, _convert_="all")
-    return GroupedFactory(factory, settings[KEY]) if settings.get(KEY) else factory
+    groups = {name: with_real_betas(group) for name, group in settings.get(KEY, {}).items()}
+    return GroupedFactory(factory, groups) if groups else factory
 
 
 def _no_optimizer(_: Any) -> NoReturn:
@@ -156,11 +164,37 @@ def _warn_of_slices(name: str) -> None:
 
 
 def check_optimizer_fits(cfg: RunConfig, source: Source) -> None:
-    """Raise `ConfigError` if the batch size has no settings, or a group has no parameters."""
-    settings = cfg.optimizer_settings(source.extent.size)
-    if settings.get(KEY):
-        with torch.random.fork_rng(devices=[]):
-            bare_model(cfg, source).configure_optimizers()
+    """Raise `ConfigError` if the batch size has no settings, a group has no parameters, or the
+    optimizer does not take those of the net."""
+    cfg.optimizer_settings(source.extent.size)
+    if not depends_on_net(cfg):
+        return
+    with torch.random.fork_rng(devices=[]):
+        model = bare_model(cfg, source)
+        if _has_layers_later(model):
+            return
+        try:
+            model.configure_optimizers()
+        except ConfigError as error:
+            if error.key != "optimizer":
+                raise
+            raise ConfigError("optimizer", cfg.names.optimizer, error.allowed) from error
+
+
+def depends_on_net(cfg: RunConfig) -> bool:
+    """Whether there may be nets that the optimizer does not fit."""
+    if cfg.names.optimizer == OWN:
+        return False
+    factory = optimizer_factory(cfg.optimizer)
+    return isinstance(factory, GroupedFactory) or not takes_any_shape(factory)
+
+
+def _has_layers_later(model: L.LightningModule) -> bool:
+    """Whether a user's module makes layers in a hook of the Trainer's."""
+    return not isinstance(model, Classifier) and any(
+        getattr(type(model), hook) is not getattr(L.LightningModule, hook)
+        for hook in ("configure_model", "setup")
+    )
 
 
 def check_model(cfg: RunConfig, source: Source) -> None:

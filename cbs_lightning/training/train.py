@@ -315,7 +315,9 @@ def _settings_in_words(cfg: RunConfig, data_size: int) -> str:
 
 
 def _said(key: str) -> str:
-    return "learning rate" if key == "lr" else key.replace("_", " ")
+    group, _, name = key.rpartition(".")
+    words = "learning rate" if name == "lr" else name.replace("_", " ")
+    return f"{words} of {group}" if group else words
 
 
 def _number(value: Any) -> str:

@@ -12,6 +12,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from cbs_lightning.analysis.recommendation import LEVEL, percent
 from cbs_lightning.analysis.thresholds import AcrossThresholds
+from cbs_lightning.fit.joint import JointFit
 from cbs_lightning.reporting.colors import colors_of
 from cbs_lightning.reporting.figures.style import (
     DASHED,
@@ -73,9 +74,9 @@ def _draw_variants(
         shift = math.exp(SPREAD * span * (place - (len(variants) - 1) / 2))
         color, marker = colors[variant.variant], markers[variant.variant]
         _draw_variant(axes, variant, shift, color, marker)
-        if _agrees(variant):
+        if (joint := _agreeing(variant)) is not None:
             grid = np.geomspace(thresholds[0], thresholds[-1], 100)
-            theory = np.array([variant.joint.critical_batch(one) or math.nan for one in grid])
+            theory = np.array([joint.critical_batch(one) or math.nan for one in grid])
             low, high = axes.get_ylim()
             theory[(theory < low) | (theory > high)] = math.nan  # beyond what was measured
             axes.plot(grid, theory, color=color, ls=DASHED, lw=0.9)
@@ -83,9 +84,10 @@ def _draw_variants(
     return names
 
 
-def _agrees(variant: AcrossThresholds) -> bool:
-    """Whether one set of the theorem's constants fits all thresholds."""
-    return not variant.joint.reason and not variant.joint.contradicted
+def _agreeing(variant: AcrossThresholds) -> JointFit | None:
+    """The theorem's constants if one set of them fits all thresholds."""
+    joint = variant.joint
+    return joint if joint and not joint.reason and not joint.contradicted else None
 
 
 def _title(study: str, variants: list[AcrossThresholds]) -> str:
@@ -140,7 +142,7 @@ def _keys(variants: list[AcrossThresholds]) -> list[Line2D]:
     handles.append(key(name, lw=0.9, **look))
     if any(_open(found.interval) for variant in variants for found in variant.at):
         handles.append(key("open: b* may lie beyond", marker="v", ms=4, lw=0.9))
-    if any(map(_agrees, variants)):
+    if any(map(_agreeing, variants)):
         handles.append(key("theorem, all thresholds together", lw=0.9, ls=DASHED))
     return handles
 

@@ -130,7 +130,11 @@ def form_table(study: PublishedStudy) -> list[str]:
         return [f"{study.paper.title}: too few batch sizes so far."]
     header = ["RMS error of log K", "the paper's form", "S + E/b", "nested", "between seeds"]
     lines = [f"{study.paper.title}, loss ≤ {study.paper.threshold:g}:", "", *table(header, rows)]
-    says = [f"- {name_of(found.variant)}: {found.joint.describe()}" for found in study.across]
+    says = [
+        f"- {name_of(found.variant)}: {found.joint.describe()}"
+        for found in study.across
+        if found.joint is not None
+    ]
     return [*lines, "", "Over several thresholds:", "", *says] if says else lines
 
 
