@@ -12,8 +12,9 @@ from cbs_lightning.noise.estimators import ESTIMATORS, OF_GRADIENTS, Estimator, 
 from cbs_lightning.noise.record import Estimate, NoiseRecord
 
 BEST = "capped_noise_level"  # of `ESTIMATORS`, by the table of docs/prediction.md
-# Root mean square of log(predicted / best batch size run) on digits, in that table.
-MODEL_ERROR = 0.8
+# Root mean square of log(predicted / best batch size run) in the 36 cases of that page that are not
+# those of digits on which the estimator was chosen (0.8 there).
+MODEL_ERROR = 1.2
 DRAWS = 200  # of errors of measurement
 Z = 1.645  # of a 90 % interval
 
