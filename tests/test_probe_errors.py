@@ -93,6 +93,34 @@ def test_blocks_that_are_recomputed_have_second_derivatives_too():
     assert found[0] == pytest.approx(found[1]) and 0 not in found[0]
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_gradients_through_a_reentrant_checkpoint_are_those_without(first):
+    """Where it comes first, torch raises nothing and takes its weights for unused."""
+
+    class Net(Quadratic):
+        def __init__(self, *, reentrant):
+            super().__init__()
+            torch.manual_seed(0)
+            self.reentrant = reentrant
+            self.before, self.after = (
+                nn.Linear(len(SPECTRUM), len(SPECTRUM)).double() for _ in range(2)
+            )
+
+        def training_step(self, batch, _):
+            (points,) = batch
+            points = points.detach().requires_grad_() if first else self.before(points)
+            hidden = checkpoint(self.after, points, use_reentrant=self.reentrant)
+            return super().training_step((hidden,), 0)
+
+    probes = [objective(Net(reentrant=each), 0, 8) for each in (False, True)]
+    probes[1].module.weight.grad = torch.ones(len(SPECTRUM)).double()
+    (loss, row), (same_loss, same_row) = (each.gradient(0) for each in probes)
+    assert loss == same_loss and torch.equal(row, same_row) and row.count_nonzero() > 40
+    assert probes[1].module.weight.grad.sum() == len(SPECTRUM)
+    with pytest.raises(NotImplementedError, match="reentrant"):
+        probes[1].curvatures(0, [row], 8)
+
+
 class Reentrant(Plain):
     """Recomputes in the way that torch's documentation warns of."""
 

@@ -21,7 +21,8 @@ from cbs_lightning.data.seeds import generator, seed_of
 from cbs_lightning.models import Classifier
 
 REFUSES_SECOND = "torch::autograd::Error"  # the name of a node of torch's graphs
-NEEDS_BACKWARD = "incompatible with .grad()"  # says torch of reentrant checkpoints
+# Another, whose backward pass adds to the parameters' own gradients: torch takes them for unused.
+REENTRANT = "CheckpointFunctionBackward"
 PROBES = 3  # beside orders, augmentation and workers: what probes draw of the run's seed
 
 
@@ -71,25 +72,13 @@ class Objective:
     def __post_init__(self) -> None:
         self.parameters = [each for each in self.module.parameters() if each.requires_grad]
         self._before = [each.detach().clone() for each in self.parameters]
-        self._accumulates = False
+        self._accumulates: bool | None = None  # None: not known yet
         self.is_chunked = isinstance(self.module, Classifier) and not (
             self.module.automatic_optimization
         )
 
     def gradient(self, number: int) -> tuple[float, Tensor]:
         """The mean loss of a batch and its gradient, in one row."""
-        try:
-            return self._gradient(number)
-        except RuntimeError as error:
-            # As reentrant checkpoints do. What users do as gradients are accumulated, they would
-            # do here too.
-            hooked = any(each._post_accumulate_grad_hooks for each in self.parameters)
-            if self._accumulates or hooked or NEEDS_BACKWARD not in str(error):
-                raise
-        self._accumulates = True
-        return self._gradient(number)
-
-    def _gradient(self, number: int) -> tuple[float, Tensor]:
         loss, total = 0.0, None
         for part, share in self._parts(number):
             with torch.enable_grad():
@@ -104,8 +93,13 @@ class Objective:
 
     def _differentiated(self, value: Tensor) -> Sequence[Tensor | None]:
         """The gradients, by the parameters' own where torch has no other way."""
+        if self._accumulates is None:
+            self._accumulates = REENTRANT in _names_of_nodes([value.grad_fn])
         if not self._accumulates:
             return torch.autograd.grad(value, self.parameters, allow_unused=True)
+        if any(each._post_accumulate_grad_hooks for each in self.parameters):
+            # They would be called, and not undone.
+            raise NotImplementedError("reentrant checkpoints, with hooks that gradients call")
         before = [each.grad for each in self.parameters]
         try:
             for each in self.parameters:
@@ -144,6 +138,7 @@ class Objective:
         # torch's fast attention has no second derivatives.
         with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
             value = self._loss(sliced(batch, self.batch_size, 0, size))
+            _require_second_derivatives([value])
             found = torch.autograd.grad(
                 value, self.parameters, create_graph=True, allow_unused=True
             )
@@ -245,16 +240,24 @@ class Objective:
 
 def _require_second_derivatives(gradients: Sequence[Tensor]) -> None:
     """Raise where they depend on the weights by a function whose backward pass is marked with
-    `once_differentiable`: torch would take it for a constant, and say nothing."""
-    left, seen = [each.grad_fn for each in gradients], set()
+    `once_differentiable`: torch would take it for a constant, and say nothing. So it would for
+    what a reentrant checkpoint recomputes."""
+    names = _names_of_nodes([each.grad_fn for each in gradients])
+    if REFUSES_SECOND in names:
+        raise NotImplementedError("a function of the net is marked with once_differentiable")
+    if REENTRANT in names:
+        raise NotImplementedError("the module has reentrant checkpoints")
+
+
+def _names_of_nodes(left: list[Any]) -> set[str]:
+    """Of a graph."""
+    seen = set()
     while left:
         node = left.pop()
-        if node is None or node in seen:
-            continue
-        if node.name() == REFUSES_SECOND:
-            raise NotImplementedError("a function of the net is marked with once_differentiable")
-        seen.add(node)
-        left.extend(before for before, _ in node.next_functions)
+        if node is not None and node not in seen:
+            seen.add(node)
+            left.extend(before for before, _ in node.next_functions)
+    return {node.name() for node in seen}
 
 
 def _share(start: int, size: int, whole: int) -> float:
