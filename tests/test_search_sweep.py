@@ -214,7 +214,7 @@ def test_a_search_finds_what_the_grid_finds_with_fewer_runs(cli, tmp_path):
     assert "Round 1, after 0 runs, 0 gradients, " in outcome.out
     sfo = every[least][1] * least[1]
     assert f" Least K·b: {sfo:,}, given up beyond {1.25 * sfo:,.0f}. Next: b = " in outcome.out
-    assert re.search(r"^adam lr=0.1: b\* = 32: ", outcome.out, re.MULTILINE)
+    assert re.search(r"^adam lr=0.1: least K·b at b = 32; ", outcome.out, re.MULTILINE)
     spent = sum(len(losses) * size for (_, size, _), (_, _, losses) in found.items())
     last = outcome.out.splitlines()[-1]
     assert last.startswith(f"The search took {len(found)} runs, {spent:,} gradients, ")
@@ -332,7 +332,9 @@ def test_every_combination_of_the_other_keys_is_searched(cli, tmp_path):
     assert {variant for variant, _, _ in stored(tmp_path)} == {"adam lr=0.1", "adam lr=0.03"}
     for name in ("adam lr=0.1", "adam lr=0.03"):
         for loss in ("0.8", "0.6"):
-            assert re.search(rf"^{name} \(.*stop\.loss={loss}.*\): b\* = ", outcome.out, re.M)
+            assert re.search(
+                rf"^{name} \(.*stop\.loss={loss}.*\): least K·b at b = ", outcome.out, re.M
+            )
     assert len(list((tmp_path / "digits_tiny" / "_search").iterdir())) == 4
 
 
@@ -478,8 +480,8 @@ def test_each_batch_size_gets_its_best_learning_rate(cli, tmp_path, trained):
     assert re.search(r"^  adam lr tuned: .* Next: b = 16 lr 0\.1\.$", outcome.out, re.M)
     assert outcome.out.count("adam lr tuned: Nothing was run yet.") == 1  # before the first run
     assert "adam lr tuned: The first learning rate is still being chosen." in outcome.out
-    (answer,) = re.findall(r"^adam lr tuned: b\* = (\d+): .*Best learning rates: (.*)\.$",
-                           outcome.out, re.M)  # fmt: skip
+    least = r"^adam lr tuned: least K·b at b = (\d+); .*Best learning rates: (.*)\.$"
+    (answer,) = re.findall(least, outcome.out, re.MULTILINE)
     best = {int(b): float(lr) for lr, b in re.findall(r"([\d.]+) at b = (\d+)", answer[1])}
     runs = [read_run(path.parent).result for path in tmp_path.glob("*/*/result.json")]
     sfo = {(run.batch_size, run.lr): run.sfo for run in runs}
@@ -600,7 +602,7 @@ def test_one_seed_that_failed_leaves_its_batch_size_in(cli, tmp_path, monkeypatc
     monkeypatch.setattr(cbs_lightning.training.run, "train", fails)
     outcome = cli(*SEARCH, "batch_size=16,32,64", "seed=0,1,2", f"output_dir={tmp_path}")
     assert outcome.code == 1
-    assert re.search(r"^adam lr=0.1: b\* = 32: ", outcome.out, re.MULTILINE)
+    assert re.search(r"^adam lr=0.1: least K·b at b = 32; ", outcome.out, re.MULTILINE)
     assert ("adam lr=0.1", 32, 2) in stored(tmp_path)
 
 
