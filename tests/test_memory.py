@@ -4,6 +4,7 @@ import copy
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,12 @@ from cbs_lightning.config.identity import run_directory
 from cbs_lightning.errors import ConfigError, UserError
 from cbs_lightning.models import ResNet18, ResNet20, ResNet20Authors, TorchvisionNet
 from cbs_lightning.models.chunks import backward
+from cbs_lightning.models.out_of_memory import is_out_of_memory
 from cbs_lightning.models.recompute import recompute_blocks
 from cbs_lightning.results.result import Status
 from cbs_lightning.results.store import read_run
 from cbs_lightning.training import build
+from cbs_lightning.training.outcome import Outcome
 from cbs_lightning.training.resources import memory
 from cbs_lightning.training.resources.memory import automatic_slice, largest_slice, peak_of_step
 from cbs_lightning.training.run import run
@@ -230,7 +233,9 @@ def test_activation_checkpointing_halves_the_memory_of_activations():
 PEAK = """
 import resource, sys
 sys.argv = ["train.py", *sys.argv[1:]]
+from cbs_lightning.training import train as training
 from train import train
+training.room_for_freed_blocks = lambda *_: False  # as where memory is short
 train()
 print("PEAK", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
@@ -267,6 +272,38 @@ def test_out_of_memory_is_a_failed_run_and_one_line_that_says_what_to_set(forks,
     assert "memory" in (directory / "error.txt").read_text()
     ended = ran(forks, [*arguments, "micro_batch_size=64"], tmp_path / "out", memory=60 * 2**20)
     assert ended.code == 0, ended.err
+
+
+def test_what_a_failed_step_held_is_freed_before_the_result_is_written(tiny, monkeypatch):
+    """Else there may be no memory left to write it with."""
+    held, freed = [], []
+
+    def no_room(*_):
+        activations = torch.zeros(1000)
+        held.append(weakref.ref(activations))
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    finish = Outcome.finish
+    monkeypatch.setattr("cbs_lightning.models.Classifier.training_step", no_room)
+    monkeypatch.setattr(
+        Outcome, "finish", lambda *given: (freed.append(held[0]() is None), finish(*given))
+    )
+    cfg = tiny()
+    with pytest.raises(UserError, match="out of memory"):
+        run(cfg)
+    assert freed == [True]
+    assert "no_room" in (run_directory(cfg) / "error.txt").read_text()
+
+
+def test_an_error_raised_from_a_lack_of_memory_means_one_too():
+    try:
+        try:
+            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
+        except RuntimeError as lack:
+            raise TypeError("Error in call to target 'Net'") from lack
+    except TypeError as error:
+        assert is_out_of_memory(error)
+    assert not is_out_of_memory(TypeError("Error in call to target 'Net'"))
 
 
 def test_a_choice_that_ran_out_of_memory_is_made_again(tiny, monkeypatch):

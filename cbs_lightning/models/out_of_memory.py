@@ -13,7 +13,10 @@ SIGNS = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
+    """Whether this error, or what it was raised from, means a lack of memory."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     text = str(error)
-    return isinstance(error, RuntimeError) and any(sign in text for sign in SIGNS)
+    if isinstance(error, RuntimeError) and any(sign in text for sign in SIGNS):
+        return True
+    return error.__cause__ is not None and is_out_of_memory(error.__cause__)

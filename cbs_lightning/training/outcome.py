@@ -85,15 +85,16 @@ class Outcome:
         elif (record := read_record(self.directory)) is not None:
             write_events(self.directory, record.probes)
 
-    def finish_badly(self, ended: Status) -> Result:
-        """Write what can still be written: the device or the disk may have failed."""
+    def finish_badly(self, ended: Status, error: BaseException) -> Result:
+        """Write what can still be written: the device, the disk or the memory may have failed."""
+        trace = "".join(traceback.format_exception(error))
+        traceback.clear_frames(error.__traceback__)  # which hold the memory of the failed step
         with suppress(Exception):
             self.recorder.pause()
         with suppress(OSError):
             self.directory.mkdir(parents=True, exist_ok=True)
             if ended is Status.FAILED:
-                error = traceback.format_exc()
-                write_atomically(self.directory / store.ERROR, error.encode())
+                write_atomically(self.directory / store.ERROR, trace.encode())
             self.finish(ended)
         return self.result
 

@@ -247,10 +247,10 @@ def _failures_recorded(cfg: RunConfig, outcome: Outcome, signals: StopOnSignal) 
     except ConfigError:
         raise
     except (KeyboardInterrupt, SystemExit) as error:  # Lightning turns the first into the second
-        result = outcome.finish_badly(Status.INTERRUPTED)
+        result = outcome.finish_badly(Status.INTERRUPTED, error)
         raise Interrupted(result, signals.received or signal_of(error)) from error
     except Exception as error:
-        outcome.finish_badly(Status.FAILED)
+        outcome.finish_badly(Status.FAILED, error)
         if is_out_of_memory(error):
             advice = _memory_advice(cfg, signals.job)
             raise UserError(f"batch_size={cfg.batch_size}: {advice}") from error
