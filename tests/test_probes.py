@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from torchmetrics.classification import MulticlassAccuracy
 
 from cbs_lightning.callbacks import progress
-from cbs_lightning.callbacks.probes import measure_noise
+from cbs_lightning.callbacks.probes import make_probe, measure_noise
 from cbs_lightning.callbacks.probes.objective import Objective
 from cbs_lightning.callbacks.probes.schedule import Descent
 from cbs_lightning.callbacks.probes.state import unchanged
@@ -190,7 +190,7 @@ def test_a_repeat_that_was_cut_off_starts_again_for_other_probes(tmp_path, monke
     same = [*RESTLESS, f"output_dir={tmp_path}"]
     run(compose(same))
     cfg = compose([*same, *PROBES, "checkpoint.every_seconds=1e-9"])
-    measured = measure_noise.measure
+    measured = make_probe.measure
     calls = []
 
     def killed(*arguments):
@@ -199,10 +199,10 @@ def test_a_repeat_that_was_cut_off_starts_again_for_other_probes(tmp_path, monke
             raise KeyboardInterrupt
         return measured(*arguments)
 
-    monkeypatch.setattr(measure_noise, "measure", killed)
+    monkeypatch.setattr(make_probe, "measure", killed)
     with pytest.raises(Interrupted):
         run(cfg)
-    monkeypatch.setattr(measure_noise, "measure", measured)
+    monkeypatch.setattr(make_probe, "measure", measured)
     other = compose([*same, "noise.probes=4", "noise.samples=128"])
     run(other)
     record = record_of(run_directory(other))
@@ -490,10 +490,11 @@ def test_the_time_left_counts_probes_apart_from_steps(monkeypatch):
 
 def test_the_seconds_that_probes_will_take_are_as_many_as_they_took(tmp_path):
     cfg = compose([*RESTLESS, *PROBES])
-    measured = measure_noise.MeasureNoise(settings_of(cfg), None, None, tmp_path, 0)
+    maker = make_probe.ProbeMaker(settings_of(cfg), None, seed=0)
+    measured = measure_noise.MeasureNoise(maker, None, tmp_path)
     assert measured.seconds_left == 0
     measured._descent = Descent(0.1, 1, 3)
-    measured._descent.left, measured.cost = 2, Cost(seconds=5.0)
+    measured._descent.left, maker.cost = 2, Cost(seconds=5.0)
     assert (measured.seconds, measured.seconds_left) == (5, 10)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import lightning as L
 
+from cbs_lightning.callbacks.probes.make_probe import ProbeMaker
 from cbs_lightning.callbacks.probes.measure_noise import MeasureNoise
 from cbs_lightning.callbacks.probes.measurement import ProbeSettings
 from cbs_lightning.callbacks.probes.theorem import (
@@ -16,7 +17,6 @@ from cbs_lightning.callbacks.probes.theorem import (
     KeepFinalWeights,
     MeasureTheorem,
 )
-from cbs_lightning.callbacks.probes.write_events import write_events
 from cbs_lightning.callbacks.stop_at_threshold import StopAtThreshold
 from cbs_lightning.callbacks.stop_on_signal import StopOnSignal
 from cbs_lightning.config.schema import RunConfig
@@ -31,6 +31,7 @@ from cbs_lightning.noise.prediction import (
 )
 from cbs_lightning.noise.record import FILE, NoiseRecord
 from cbs_lightning.noise.theorem import theorem_lines, theorem_of
+from cbs_lightning.noise.write_events import write_events
 from cbs_lightning.optim.learning_rate import RateSchedule
 from cbs_lightning.results.result import UNFINISHED, Request, Result, Run, answer
 
@@ -50,19 +51,10 @@ def probes_of(
     reference = directory / REFERENCE
     if not cfg.noise.probes or (cfg.noise.theorem and not reference.exists()):
         return None
-    note = partial(_note, title)
+    note, stops = partial(_note, title), signals.is_asked
     theorem = MeasureTheorem(reference) if cfg.noise.theorem else None
-    return MeasureNoise(
-        settings_of(cfg),
-        stop,
-        rates,
-        directory,
-        cfg.seed,
-        cfg.compile,
-        note,
-        theorem,
-        signals.is_asked,
-    )
+    maker = ProbeMaker(settings_of(cfg), rates, cfg.seed, cfg.compile, note, theorem, stops)
+    return MeasureNoise(maker, stop, directory, stops)
 
 
 def weights_keeper(cfg: RunConfig, directory: Path) -> list[L.Callback]:
@@ -133,7 +125,7 @@ def write_record(directory: Path, measured: MeasureNoise, result: Result) -> Noi
 
 
 def _theorem(record: NoiseRecord, measured: MeasureNoise, result: Result) -> dict[str, Any] | None:
-    found = measured.theorem
+    found = measured.maker.theorem
     if found is None:
         return None
     assert result.lr is not None
