@@ -10,11 +10,11 @@ from omegaconf import OmegaConf
 
 from cbs_lightning.callbacks import TrajectoryRecorder
 from cbs_lightning.callbacks.log_curves import SUFFIX
+from cbs_lightning.callbacks.log_noise import write_events
 from cbs_lightning.callbacks.probes.measure_noise import MeasureNoise
 from cbs_lightning.config.identity import config_hash, hyperparameters, run_directory
 from cbs_lightning.config.schema import AUTO, RunConfig, recorded
 from cbs_lightning.files import write_atomically
-from cbs_lightning.noise.write_events import write_events
 from cbs_lightning.results import provenance, store
 from cbs_lightning.results.checkpoints import remove_checkpoints
 from cbs_lightning.results.events import event_paths, replace_events

@@ -8,6 +8,7 @@ from typing import Any
 
 import lightning as L
 
+from cbs_lightning.callbacks.log_noise import write_events
 from cbs_lightning.callbacks.probes.make_probe import ProbeMaker
 from cbs_lightning.callbacks.probes.measure_noise import MeasureNoise
 from cbs_lightning.callbacks.probes.measurement import ProbeSettings
@@ -31,7 +32,6 @@ from cbs_lightning.noise.prediction import (
 )
 from cbs_lightning.noise.record import FILE, NoiseRecord
 from cbs_lightning.noise.theorem import theorem_lines, theorem_of
-from cbs_lightning.noise.write_events import write_events
 from cbs_lightning.optim.learning_rate import RateSchedule
 from cbs_lightning.results.result import UNFINISHED, Request, Result, Run, answer
 

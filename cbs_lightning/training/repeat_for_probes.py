@@ -11,13 +11,13 @@ import numpy as np
 
 from cbs_lightning.callbacks import Job
 from cbs_lightning.callbacks.job import Gpu
+from cbs_lightning.callbacks.log_noise import write_events
 from cbs_lightning.callbacks.probes.theorem import FINAL_WEIGHTS, REFERENCE
 from cbs_lightning.config.identity import config_hash, run_directory, run_title
 from cbs_lightning.config.schema import AUTO, RunConfig
 from cbs_lightning.console import print_line
 from cbs_lightning.files import inside, write_atomically
 from cbs_lightning.noise.record import FILE
-from cbs_lightning.noise.write_events import write_events
 from cbs_lightning.results import store
 from cbs_lightning.results.result import UNFINISHED, Request, Run
 from cbs_lightning.results.trajectory import Trajectory

@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from cbs_lightning.callbacks.loaders import data_size
+from cbs_lightning.callbacks.log_noise import write_events
 from cbs_lightning.callbacks.probes.attempt import (
     Deferred,
 )
@@ -23,7 +24,6 @@ from cbs_lightning.callbacks.probes.schedule import Descent, reading_rule, steps
 from cbs_lightning.callbacks.stop_at_threshold import StopAtThreshold
 from cbs_lightning.models import Classifier
 from cbs_lightning.noise.record import NoiseRecord, Probe
-from cbs_lightning.noise.write_events import write_events
 from cbs_lightning.results.result import Result, Status
 from cbs_lightning.results.trajectory import Rule
 
