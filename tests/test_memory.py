@@ -261,7 +261,7 @@ def test_memory_of_a_whole_process_at_batch_size_4096(real_data, tmp_path):
 
 def test_out_of_memory_is_a_failed_run_and_one_line_that_says_what_to_set(forks, tmp_path):
     arguments = [*TINY, "model=resnet20", "batch_size=1797", "stop.max_steps=1"]
-    ended = ran(forks, arguments, tmp_path / "out", memory=60 * 2**20)
+    ended = ran(forks, arguments, tmp_path / "out", memory=120 * 2**20)
     assert ended.code == 1
     (line,) = ended.err.splitlines()
     assert line.startswith("error: batch_size=1797: out of memory; set micro_batch_size=auto")
@@ -270,7 +270,7 @@ def test_out_of_memory_is_a_failed_run_and_one_line_that_says_what_to_set(forks,
     stored = read_run(directory).result
     assert stored.status is Status.FAILED and stored.steps_run == 0
     assert "memory" in (directory / "error.txt").read_text()
-    ended = ran(forks, [*arguments, "micro_batch_size=64"], tmp_path / "out", memory=60 * 2**20)
+    ended = ran(forks, [*arguments, "micro_batch_size=64"], tmp_path / "out", memory=120 * 2**20)
     assert ended.code == 0, ended.err
 
 
