@@ -194,6 +194,8 @@ def _serve(request: Request, scratch: Path) -> Ended:
         os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     if screen is not None:
+        with suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)  # idle workers, which hold the screen open for minutes
         reader.join()
     return Ended(
         os.waitstatus_to_exitcode(status),
