@@ -11,7 +11,7 @@ import pytest
 from matplotlib.collections import FillBetweenPolyCollection, PathCollection
 from matplotlib.testing.compare import compare_images
 
-from cbs_lightning.analysis.curves import curves
+from cbs_lightning.analysis.curves import curves, seeds_of
 from cbs_lightning.analysis.hyperparameters import ASSUMED, by_optimizer, hyperparameter_panels
 from cbs_lightning.analysis.loss_curves import POINTS, loss_curve
 from cbs_lightning.analysis.recommend import recommend
@@ -85,6 +85,23 @@ def written(tmp_path_factory) -> tuple[Path, list[str]]:
 
 
 WRITTEN = (*FIGURES, SHEET, *TABLES, "tables/variants.md", "summary.csv", "recommendation.json")
+
+
+@pytest.mark.parametrize(
+    ("seeds", "words"),
+    [
+        ([[0], [0]], "seed 0"),
+        ([[0, 1, 2], [0, 1, 2]], "3 seeds"),
+        ([[0], [0, 1, 2]], "1 to 3 seeds"),
+        ([[0], [1]], "2 seeds"),
+        ([[0, 1], [2]], "3 seeds"),
+    ],
+)
+def test_a_title_says_where_batch_sizes_have_fewer_seeds(tmp_path, seeds, words):
+    for batch_size, own in zip((4, 8), seeds, strict=True):
+        for seed in own:
+            make_run(tmp_path, "adam", batch_size, 2, seed=seed)
+    assert seeds_of(study_curves(tmp_path).values()) == words
 
 
 def test_everything_is_written_and_told_of(written):

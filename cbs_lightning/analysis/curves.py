@@ -9,7 +9,14 @@ from statistics import median
 
 from cbs_lightning.fit.comparison import Comparison, compare_measurements
 from cbs_lightning.fit.measurements import FEWEST_SIZES, Measurements, measurements
-from cbs_lightning.results.result import UNFINISHED, Request, Result, Status, seed_order
+from cbs_lightning.results.result import (
+    UNFINISHED,
+    Request,
+    Result,
+    Status,
+    seed_order,
+    seeds_in_words,
+)
 from cbs_lightning.results.trajectory import RuleName
 
 FEWEST = FEWEST_SIZES  # batch sizes that a curve is drawn through
@@ -224,6 +231,16 @@ def curves(results: Iterable[Result]) -> list[Curve]:
         first = runs[0]
         found.append(Curve(first.variant, first.optimizer, first.threshold, first.rule, points))
     return found
+
+
+def seeds_of(curves: Iterable[Curve]) -> str:
+    """How the runs of curves were seeded; `1 to 3 seeds` if some batch sizes have fewer."""
+    points = [point for curve in curves for point in curve.points]
+    finished = [[run for run in point.runs if run.status not in UNFINISHED] for point in points]
+    numbers = {len(runs) for runs in finished if runs}
+    words = seeds_in_words(run.seed for runs in finished for run in runs)
+    fewer = len(numbers) > 1 and words == f"{max(numbers)} seeds"
+    return f"{min(numbers)} to {words}" if fewer else words
 
 
 def _distinct(runs: Iterable[Result]) -> list[Result]:

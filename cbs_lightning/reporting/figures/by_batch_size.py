@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from matplotlib.path import Path
 
 from cbs_lightning.analysis.conditions import why_seconds_differ
-from cbs_lightning.analysis.curves import BatchSizePoint, Curve
+from cbs_lightning.analysis.curves import BatchSizePoint, Curve, seeds_of
 from cbs_lightning.analysis.recommendation import (
     LEVEL,
     Recommendation,
@@ -57,7 +57,7 @@ from cbs_lightning.reporting.figures.style import (
     shorten,
 )
 from cbs_lightning.reporting.paper import PaperCell
-from cbs_lightning.results.result import Result, seeds_in_words
+from cbs_lightning.results.result import Result
 
 PREDICTION_ALPHA, BAND_ALPHA = 0.08, 0.2
 # An arrow upwards, whose foot is at the value.
@@ -343,6 +343,6 @@ def _keys(study_curves: list[Curve], quantity: Quantity) -> list[Line2D | Patch]
 
 
 def _title(study: str, study_curves: list[Curve]) -> str:
-    seeds = seeds_in_words(seed for curve in study_curves for seed in curve.seeds)
+    seeds = seeds_of(study_curves)
     rule = f"rule {study_curves[0].rule}, " if study_curves else ""
     return f"{shorten(study)}: {rule}{seeds}"

@@ -8,7 +8,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from cbs_lightning.analysis.curves import Curve
+from cbs_lightning.analysis.curves import Curve, seeds_of
 from cbs_lightning.analysis.lr_comparison import LrComparison, lr_of
 from cbs_lightning.optim.learning_rate import Scaling
 from cbs_lightning.reporting.colors import color_of
@@ -26,7 +26,6 @@ from cbs_lightning.reporting.figures.style import (
     set_plain_log,
     shorten,
 )
-from cbs_lightning.results.result import seeds_in_words
 
 NAMES = {
     Scaling.NONE: "fixed",
@@ -61,7 +60,7 @@ def draw_lr_scaling(study: str, compared: LrComparison) -> Figure:
         upper.set_ylabel(f"SFO complexity K·b to loss ≤ {first.threshold:g}")
         lower.set_ylabel("Learning rate")
         lower.set_xlabel("Batch size b")
-        seeds = seeds_in_words(seed for curve in curves.values() for seed in curve.seeds)
+        seeds = seeds_of(curves.values())
         name = shorten(f"{study}: {compared.variant}", 36)
         upper.set_title(f"{name}, rule {first.rule}, {seeds}", loc="left")
         names = [_name(scaling, curve, looks[scaling]) for scaling, curve in curves.items()]

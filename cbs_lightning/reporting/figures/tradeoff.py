@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from cbs_lightning.analysis.conditions import why_seconds_differ
-from cbs_lightning.analysis.curves import BatchSizePoint, Curve
+from cbs_lightning.analysis.curves import BatchSizePoint, Curve, seeds_of
 from cbs_lightning.analysis.recommendation import OVERHEAD, Recommendation, percent
 from cbs_lightning.reporting.colors import colors_of
 from cbs_lightning.reporting.figures.labels import Label, add_labels
@@ -25,7 +25,6 @@ from cbs_lightning.reporting.figures.style import (
     set_round_ticks,
     shorten,
 )
-from cbs_lightning.results.result import seeds_in_words
 
 # The three batch sizes that are recommended, the largest mark first: they may be the same.
 MARKS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -66,7 +65,7 @@ def draw_tradeoff(study: str, curves: list[Curve], found: list[Recommendation]) 
                 for label in _sizes(curve, name, recommended[curve.variant], colors[curve.variant])
             ]
             _set_axes(axes, curves, name, title)
-        seeds = seeds_in_words(seed for curve in curves for seed in curve.seeds)
+        seeds = seeds_of(curves)
         title = f"{shorten(study)}: rule {curves[0].rule}, {seeds}"
         for axes, name in zip(figure.axes, TITLES, strict=True):
             axes.set_title(f"{title}\n{name}" if axes is figure.axes[0] else name, loc="left")
