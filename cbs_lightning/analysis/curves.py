@@ -15,7 +15,7 @@ from cbs_lightning.results.result import (
     Result,
     Status,
     seed_order,
-    seeds_in_words,
+    seeds_of_cells,
 )
 from cbs_lightning.results.trajectory import RuleName
 
@@ -233,14 +233,10 @@ def curves(results: Iterable[Result]) -> list[Curve]:
     return found
 
 
-def seeds_of(curves: Iterable[Curve]) -> str:
-    """How the runs of curves were seeded; `1 to 3 seeds` if some batch sizes have fewer."""
-    points = [point for curve in curves for point in curve.points]
-    finished = [[run for run in point.runs if run.status not in UNFINISHED] for point in points]
-    numbers = {len(runs) for runs in finished if runs}
-    words = seeds_in_words(run.seed for runs in finished for run in runs)
-    fewer = len(numbers) > 1 and words == f"{max(numbers)} seeds"
-    return f"{min(numbers)} to {words}" if fewer else words
+def seeds_of(shown: Iterable[Curve]) -> str:
+    """How the runs of curves were seeded."""
+    runs = [run for curve in shown for run in curve.runs if run.status not in UNFINISHED]
+    return seeds_of_cells(((run.variant, run.batch_size), run.seed) for run in runs)
 
 
 def _distinct(runs: Iterable[Result]) -> list[Result]:

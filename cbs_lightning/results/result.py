@@ -1,6 +1,7 @@
 """A run's result: the answer to a request, read off the recorded losses."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -201,6 +202,19 @@ def seeds_in_words(seeds: Iterable[int | None]) -> str:
     some = f"seed {next(iter(known))}" if len(known) == 1 else count_of(len(known), "seed")
     parts = [*([some] if known else []), *(["unseeded"] if None in found else [])]
     return " and ".join(parts) or "no run finished"
+
+
+def seeds_of_cells(seeded: Iterable[tuple[Hashable, int | None]]) -> str:
+    """How cells were seeded, given the cell and the seed of every run.
+
+    >>> seeds_of_cells([(4, 0), (4, 1), (4, 2), (8, 0)])  # some have fewer
+    '1 to 3 seeds'
+    """
+    pairs = set(seeded)
+    numbers = Counter(cell for cell, _ in pairs).values()
+    words = seeds_in_words(seed for _, seed in pairs)
+    fewer = len(set(numbers)) > 1 and words == f"{max(numbers)} seeds"
+    return f"{min(numbers)} to {words}" if fewer else words
 
 
 @dataclass(frozen=True)

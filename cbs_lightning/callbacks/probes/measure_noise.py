@@ -12,14 +12,9 @@ from torch import Tensor
 
 from cbs_lightning.callbacks.loaders import data_size
 from cbs_lightning.callbacks.log_noise import write_events
-from cbs_lightning.callbacks.probes.attempt import (
-    Deferred,
-)
+from cbs_lightning.callbacks.probes.attempt import Deferred
 from cbs_lightning.callbacks.probes.make_probe import ProbeMaker
-from cbs_lightning.callbacks.probes.objective import (
-    StopRequested,
-    never,
-)
+from cbs_lightning.callbacks.probes.objective import StopRequested, never
 from cbs_lightning.callbacks.probes.schedule import Descent, reading_rule, steps_stood_for
 from cbs_lightning.callbacks.stop_at_threshold import StopAtThreshold
 from cbs_lightning.models import Classifier

@@ -26,7 +26,7 @@ from cbs_lightning.reporting.figures.style import (
     set_octaves,
     shorten,
 )
-from cbs_lightning.results.result import seeds_in_words
+from cbs_lightning.results.result import seeds_of_cells
 
 THRESHOLD, CRITICAL = "Loss threshold (stricter to the right)", "Critical batch size b*"
 RANGE_MARGIN = 1.1  # by which a range is drawn beyond its batch sizes, to be seen if it is one
@@ -91,7 +91,8 @@ def _agreeing(variant: AcrossThresholds) -> JointFit | None:
 
 
 def _title(study: str, variants: list[AcrossThresholds]) -> str:
-    seeds = seeds_in_words(s for variant in variants for found in variant.at for s in found.seeds)
+    runs = [(each, run) for each in variants for found in each.at for run in found.runs]
+    seeds = seeds_of_cells(((each.variant, run.batch_size), run.seed) for each, run in runs)
     return f"{shorten(study)}: rule {variants[0].at[0].rule}, {seeds}"
 
 

@@ -20,7 +20,7 @@ from cbs_lightning.reporting.figures.style import (
     set_round_ticks,
     shorten,
 )
-from cbs_lightning.results.result import seeds_in_words
+from cbs_lightning.results.result import seeds_of_cells
 
 MOST_KEYS = 16
 LEAST_WHITE, LEAST_BRIGHT = (
@@ -60,7 +60,7 @@ def draw_losses(study: str, curves: list[LossCurve]) -> Figure:
         set_plain_log(axes, float(low), float(min(high, MOST_ABOVE * first.threshold)))
         axes.set_xlabel("SFO: steps so far times b")
         axes.set_ylabel(f"Training loss, rule {first.rule}")
-        seeds = seeds_in_words(curve.result.seed for curve in curves)
+        seeds = seeds_of_cells((c.result.batch_size, c.result.seed) for c in curves)
         axes.set_title(f"{shorten(f'{study}: {first.variant}', 44)}, {seeds}", loc="left")
         shown = range(0, len(sizes), 1 + (len(sizes) - 1) // MOST_KEYS)
         handles = [key(f"b = {sizes[i]}", color=shades[i]) for i in shown]
