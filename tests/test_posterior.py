@@ -38,19 +38,44 @@ def nested(b, A=100.0, B0=3.0, B1=60.0):
 # --- the parts ------------------------------------------------------------------------------------
 
 
+class Funnel:
+    """Numbers with a normal prior, seen with normal noise whose size is not known: the less noise,
+    the closer they are to what was seen. The second number of the scatter does nothing."""
+
+    def __init__(self, seen):
+        self.seen, self.parameters = np.asarray(seen), (len(seen), 2)
+
+    def log_steps(self, points):
+        return points
+
+    def log_width(self, scatter):
+        return math.log(0.1) + 1.2 * scatter[:, 0]
+
+    def log_likelihood(self, points, scatter):
+        noise = np.exp(self.log_width(scatter))[:, None]
+        return stats.norm.logpdf(self.seen, points, noise).sum(axis=1)
+
+    def exact(self):
+        """A grid of the scatter with its probabilities, and the log of the evidence."""
+        grid = np.linspace(-8, 8, 4001)
+        total = np.hypot(1, np.exp(self.log_width(grid[:, None])))[:, None]
+        density = stats.norm.pdf(grid) * stats.norm.pdf(self.seen, 0, total).prod(axis=1)
+        evidence = np.trapezoid(density, grid)
+        return grid, density / density.sum(), math.log(evidence)
+
+
 def test_sampling_finds_a_known_posterior_and_its_evidence():
-    """Three numbers with a normal prior, seen with normal noise: all is known in closed form."""
-    seen, noise = np.array([0.3, -1.0, 2.0]), 0.2
-
-    def log_likelihood(z):
-        return stats.norm.logpdf(seen, z, noise).sum(axis=1)
-
-    draws, log_evidence = sample(log_likelihood, 3, 2000)
-    shrunk = 1 / (1 + noise**2)
-    assert draws.mean(axis=0) == pytest.approx(shrunk * seen, abs=0.03)
-    assert draws.std(axis=0) == pytest.approx(noise * math.sqrt(shrunk), rel=0.15)
-    exact = stats.norm.logpdf(seen, 0, math.hypot(1, noise)).sum()
-    assert log_evidence == pytest.approx(exact, abs=0.05)
+    """With little noise as often as there should be: moves of one length for all draws found a
+    tenth of those below the first quartile, and half of the evidence."""
+    model = Funnel([-1.5, 0.0, 1.5])
+    points, scatter, log_evidence = sample(model, 1500)
+    grid, probability, exact = model.exact()
+    assert log_evidence == pytest.approx(exact, abs=0.15)
+    for share in (0.1, 0.25, 0.5, 0.75, 0.9):
+        quantile = grid[np.searchsorted(np.cumsum(probability), share)]
+        assert (scatter[:, 0] < quantile).mean() == pytest.approx(share, abs=0.08)
+    shrunk = (probability / (1 + np.exp(2 * model.log_width(grid[:, None])))).sum()
+    assert points.mean(axis=0) == pytest.approx(shrunk * model.seen, abs=0.05)
 
 
 def test_a_verdict_is_not_the_luck_of_the_draw(monkeypatch):
@@ -144,7 +169,7 @@ def test_adam_on_cifar10_has_its_minimum_where_anyone_sees_it():
     assert found.probability > 0.9 and found.reason == ""
     assert 1024 / 1.2 < found.critical_batch < 2048 * 1.2
     low, high = found.interval()
-    assert 512 <= low <= 1024 < 2048 <= high <= 4096
+    assert 512 <= low < 1200 and 1800 < high <= 4096  # 1,100 to 2,018 with 100 times the draws
     span = found.range(within=0.1)
     assert span.confidence >= 0.9 and 2048 >= span.low >= 1024 and span.high <= 2048
     assert found.formula_probability < 0.3

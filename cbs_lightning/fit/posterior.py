@@ -24,6 +24,7 @@ CURVES = 1500
 PER_OCTAVE = 24  # batch sizes at which K·b is looked at for its minimum
 # Prior probabilities: real curves leave every formula. An interior minimum of K·b has about 0.3.
 PRIOR = {"scaling": 0.15, "pole": 0.2, "smooth": 0.65}
+DRAWN = {"scaling": 0.5, "pole": 0.5, "smooth": 1.0}  # of the curves: formulas need fewer
 NOISE = (0.1, 1.2)  # of log K between seeds: median, and standard deviation of the log
 # What a curve misses a batch size by: at the median so much, and so much of the noise; and the
 # standard deviation of the log
@@ -205,8 +206,8 @@ def posterior(
     for name, family in families.items():
         model = _Model(family, runs)
         with threadpool_limits(limits=1, user_api="blas"):  # matrices too small to share
-            points, log_evidence = sample(model.log_likelihood, model.parameters, curves)
-        found[name] = model.curves(points)
+            points, scatter, log_evidence = sample(model, round(curves * DRAWN[name]))
+        found[name] = model.draws(points, scatter)
         log_weight[name] = math.log(PRIOR[name]) + family.log_share + log_evidence
     highest = max(log_weight.values())
     weights = {name: math.exp(value - highest) for name, value in log_weight.items()}
@@ -224,24 +225,35 @@ class _Model:
     runs: Runs
 
     @property
-    def parameters(self) -> int:
-        return self.family.parameters + 3
+    def parameters(self) -> tuple[int, int]:
+        """Those of the family and the level; noise and misfit."""
+        return self.family.parameters + 1, 2
 
-    def log_likelihood(self, points: Floats) -> Floats:
-        log_steps, _, noise, misfit = self._unfold(points)
-        return self.runs.log_likelihood(log_steps, noise, misfit)
+    def log_steps(self, points: Floats) -> Floats:
+        """log K at the runs."""
+        relative = self.family.log_steps(points[:, :-1], self.runs.all_sizes)
+        return relative + self._level(points, relative)[:, None]
 
-    def curves(self, points: Floats) -> _Draws:
+    def log_likelihood(self, log_steps: Floats, scatter: Floats) -> Floats:
+        return self.runs.log_likelihood(log_steps, *_noise_and_misfit(scatter))
+
+    def log_width(self, scatter: Floats) -> Floats:
+        found: Floats = np.log(np.hypot(*_noise_and_misfit(scatter)))
+        return found
+
+    def draws(self, points: Floats, scatter: Floats) -> _Draws:
         """The curves that standard normal numbers stand for."""
-        _, level, noise, misfit = self._unfold(points)
-        return _Draws(self.family, points[:, : self.family.parameters], level, noise, misfit)
+        own = points[:, :-1]
+        level = self._level(points, self.family.log_steps(own, self.runs.all_sizes))
+        return _Draws(self.family, own, level, *_noise_and_misfit(scatter))
 
-    def _unfold(self, points: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-        """log K at the runs, the level of each curve, and the scatter about it."""
-        own = self.family.parameters
-        relative = self.family.log_steps(points[:, :own], self.runs.all_sizes)
+    def _level(self, points: Floats, relative: Floats) -> Floats:
         miss = (self.runs.means - relative[:, : len(self.runs.sizes)]).mean(axis=1)
-        level = miss + LEVEL_SPREAD * points[:, own]
-        noise = NOISE[0] * np.exp(NOISE[1] * points[:, own + 1])
-        misfit = (MISFIT + MISFIT_OF_NOISE * noise) * np.exp(MISFIT_SPREAD * points[:, own + 2])
-        return relative + level[:, None], level, noise, misfit
+        level: Floats = miss + LEVEL_SPREAD * points[:, -1]
+        return level
+
+
+def _noise_and_misfit(scatter: Floats) -> tuple[Floats, Floats]:
+    noise = NOISE[0] * np.exp(NOISE[1] * scatter[:, 0])
+    misfit = (MISFIT + MISFIT_OF_NOISE * noise) * np.exp(MISFIT_SPREAD * scatter[:, 1])
+    return noise, misfit

@@ -1,82 +1,176 @@
 """Draws from a posterior and its evidence, by sequential Monte Carlo.
 
-All parameters have independent standard normal priors; a likelihood turns them into what it needs.
-Draws from the prior are weighted by the likelihood raised to a power that grows from 0 to 1,
-resampled and moved by Metropolis steps at each power. Nothing needs to be known about where the
-posterior is, it may have several modes, and the same data give the same draws.
+All parameters have independent standard normal priors; a model turns them into curves and into
+the scatter of runs about them. Draws from the prior are weighted by the likelihood raised to a
+power that grows from 0 to 1, resampled and moved by Metropolis steps at each power. Nothing needs
+to be known about where the posterior is, it may have several modes, and the same data give the
+same draws.
+
+The less runs scatter, the closer together are the curves that are left possible. So draws are
+grouped by their scatter, and moved as far as those of their group are apart.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cbs_lightning.fit.likelihood import Floats
 
-SEED = 2
+SEED = 0
 FIRST = 5  # times as many draws from the prior as are kept
 KEPT = 0.5  # effective share of the draws at the next power
 LEAST_STEP = 1e-4
-MOVES, LAST_MOVES = 6, 15  # Metropolis steps at each power, and at the last
+ROUNDS, LAST_ROUNDS = 3, 12  # of moves at each power, and at the last
+GROUPS = 4  # of draws, by scatter
+REGROUP = 2  # rounds of moves after which draws are grouped anew
 GOAL = 0.2  # share of the moves to accept
-MOST_SCALE = 0.99  # of a move: 1 would forget where it started
+FIRST_SCALE, MOST_SCALE = 0.6, 0.99  # of a move: 1 would forget where it started
+FAR = 10.0  # standard deviations of the prior, beyond which nothing is moved
 TAIL = 6  # degrees of freedom of the distribution that moves are taken from
-
 BRIDGE_ROUNDS = 20
 
-LogLikelihood = Callable[[Floats], Floats]  # (draws, parameters) -> (draws,)
+
+class Model(Protocol):
+    """What the numbers mean: a row of `points` is a curve, one of `scatter` how runs scatter."""
+
+    @property
+    def parameters(self) -> tuple[int, int]:
+        """Of a curve, and of the scatter."""
+
+    def log_steps(self, points: Floats) -> Floats:
+        """What the likelihood needs of each curve."""
+
+    def log_likelihood(self, log_steps: Floats, scatter: Floats) -> Floats: ...
+
+    def log_width(self, scatter: Floats) -> Floats:
+        """Log of how far runs scatter."""
 
 
-def sample(log_likelihood: LogLikelihood, parameters: int, count: int) -> tuple[Floats, float]:
-    """Draws of the posterior, (count, parameters), and the log of the evidence."""
+@dataclass(frozen=True)
+class _Draws:
+    """Curves with their scatter, and the log of the likelihood of each."""
+
+    points: Floats
+    scatter: Floats
+    log_steps: Floats
+    value: Floats
+
+    @classmethod
+    def at(cls, model: Model, points: Floats, scatter: Floats) -> "_Draws":
+        log_steps = model.log_steps(points)
+        return cls(points, scatter, log_steps, model.log_likelihood(log_steps, scatter))
+
+    def take(self, rows: NDArray[np.intp]) -> "_Draws":
+        return _Draws(*(getattr(self, each.name)[rows] for each in fields(self)))
+
+    def replace(self, rows: NDArray[np.bool_], other: "_Draws") -> None:
+        for each in fields(self):
+            getattr(self, each.name)[rows] = getattr(other, each.name)[rows]
+
+    @property
+    def whole(self) -> Floats:
+        return np.hstack((self.points, self.scatter))
+
+    def log_density(self, power: float = 1.0) -> Floats:
+        """Of the posterior, not normalised, with the likelihood raised to a power."""
+        return power * self.value + _log_prior(self.points) + _log_prior(self.scatter)
+
+
+def sample(model: Model, count: int) -> tuple[Floats, Floats, float]:
+    """Draws of the posterior, `count` curves and their scatter, and the log of the evidence."""
     rng = np.random.default_rng(SEED)
-    draws = rng.standard_normal((FIRST * count, parameters))
-    value = log_likelihood(draws)
-    power, log_evidence, scale = 0.0, 0.0, 0.6
+    curve, scatter = model.parameters
+    draws = _Draws.at(
+        model,
+        rng.standard_normal((FIRST * count, curve)),
+        rng.standard_normal((FIRST * count, scatter)),
+    )
+    power, log_evidence, moves = 0.0, 0.0, _Moves(model, rng)
     while power < 1:
-        step = _next_step(value, 1 - power)
+        step = _next_step(draws.value, 1 - power)
         power = 1.0 if step >= 1 - power else power + step
-        log_weight = step * value
+        log_weight = step * draws.value
         highest = float(log_weight.max())
         weight = np.exp(log_weight - highest)
         log_evidence += highest + math.log(weight.mean())
-        chosen = _resample(weight, count, rng)
-        draws, value = draws[chosen], value[chosen]
-        near = _Student.about(draws)
-        score = power * value + _log_prior(draws) - near.log_density(draws)
-        for _ in range(LAST_MOVES if power == 1 else MOVES):
-            moved = near.move(draws, scale, rng)
-            moved_value = log_likelihood(moved)
-            moved_score = power * moved_value + _log_prior(moved) - near.log_density(moved)
-            accepted = np.log(rng.random(count)) < moved_score - score
-            draws[accepted], value[accepted] = moved[accepted], moved_value[accepted]
-            score[accepted] = moved_score[accepted]
-            scale = min(scale * math.exp(float(accepted.mean()) - GOAL), MOST_SCALE)
-    near = _Student.about(draws)
-    fresh = near.draw(count, rng)
-    log_ratio = value + _log_prior(draws) - near.log_density(draws)
-    fresh_log_ratio = log_likelihood(fresh) + _log_prior(fresh) - near.log_density(fresh)
-    return draws, _bridge(log_ratio, fresh_log_ratio, log_evidence)
+        draws = draws.take(_resample(weight, count, rng))
+        moves.make(draws, power, LAST_ROUNDS if power == 1 else ROUNDS)
+    return draws.points, draws.scatter, _bridge(model, draws, log_evidence, rng)
+
+
+class _Moves:
+    """Metropolis steps of all draws: of their curves, of their scatter, and of both together."""
+
+    def __init__(self, model: Model, rng: np.random.Generator) -> None:
+        self._model, self._rng = model, rng
+        self._kinds = (self._other_curves, self._other_scatter, self._both)
+        self._scales = [FIRST_SCALE] * len(self._kinds)
+
+    def make(self, draws: _Draws, power: float, rounds: int) -> None:
+        for number in range(rounds):
+            if number % REGROUP == 0:
+                self._groups = _Groups.of(draws.points, self._model.log_width(draws.scatter))
+                self._near = _Student.about(draws.scatter)
+            for kind, propose in enumerate(self._kinds):
+                proposed, log_ratio = propose(draws, self._scales[kind])
+                log_ratio += proposed.log_density(power) - draws.log_density(power)
+                accepted = np.log(self._rng.random(len(log_ratio))) < log_ratio
+                draws.replace(accepted, proposed)
+                faster = math.exp(float(accepted.mean()) - GOAL)
+                self._scales[kind] = min(self._scales[kind] * faster, MOST_SCALE)
+
+    # Each returns what is proposed, and the log of how much more likely the move back is.
+
+    def _other_curves(self, draws: _Draws, scale: float) -> tuple[_Draws, Floats]:
+        points, log_ratio = draws.points.copy(), np.zeros(len(draws.points))
+        for rows, near in self._groups.split(self._model.log_width(draws.scatter)):
+            points[rows], log_ratio[rows] = near.move(draws.points[rows], scale, self._rng)
+        return _Draws.at(self._model, points, draws.scatter), log_ratio
+
+    def _other_scatter(self, draws: _Draws, scale: float) -> tuple[_Draws, Floats]:
+        scatter, log_ratio = self._near.move(draws.scatter, scale, self._rng)
+        value = self._model.log_likelihood(draws.log_steps, scatter)
+        return _Draws(draws.points, scatter, draws.log_steps, value), log_ratio
+
+    def _both(self, draws: _Draws, scale: float) -> tuple[_Draws, Floats]:
+        """Other scatter, and each curve at its place within another group."""
+        scatter, log_ratio = self._near.move(draws.scatter, scale, self._rng)
+        log_widths = (self._model.log_width(each) for each in (draws.scatter, scatter))
+        points, log_volume = self._groups.carry(draws.points, *log_widths)
+        return _Draws.at(self._model, points, scatter), log_ratio + log_volume
 
 
 def _log_prior(draws: Floats) -> Floats:
-    found: Floats = -0.5 * (np.square(draws) + math.log(2 * math.pi)).sum(axis=1)
+    free = draws.shape[1]
+    found: Floats = -0.5 * (_squared_length(draws) + free * math.log(2 * math.pi))
     return found
 
 
-def _bridge(drawn: Floats, fresh: Floats, start: float) -> float:
+def _squared_length(rows: Floats) -> Floats:
+    found: Floats = np.einsum("ij,ij->i", rows, rows)  # faster than a sum over so few columns
+    return found
+
+
+def _bridge(model: Model, draws: _Draws, start: float, rng: np.random.Generator) -> float:
     """Log of the evidence: Meng and Wong's bridge from the posterior to a distribution near it.
 
-    Given are the logs of the ratio of their densities, the posterior's not normalised, at draws of
-    the one and of the other. How weights grew from power to power, `start`, tells the evidence
-    too, but scatters several times as much: enough to change a verdict.
+    It needs the ratio of their densities, the posterior's not normalised, at draws of the one and
+    of the other. How weights grew from power to power, `start`, tells the evidence too, but
+    scatters several times as much: enough to change a verdict.
     """
+    near = _Groups.of(draws.whole, model.log_width(draws.scatter))
+    fresh = near.draw(len(draws.value), rng)
+    points, scatter = np.split(fresh, [draws.points.shape[1]], axis=1)
+    log_ratio = draws.log_density() - near.log_density(draws.whole)
+    fresh_log_ratio = _Draws.at(model, points, scatter).log_density() - near.log_density(fresh)
     found = start
     for _ in range(BRIDGE_ROUNDS):
-        top = np.mean(1 / (1 + np.exp(np.clip(found - fresh, -700, 700))))
-        bottom = np.mean(1 / (1 + np.exp(np.clip(drawn - found, -700, 700))))
+        top = np.mean(1 / (1 + np.exp(np.clip(found - fresh_log_ratio, -700, 700))))
+        bottom = np.mean(1 / (1 + np.exp(np.clip(log_ratio - found, -700, 700))))
         found += math.log(top) - math.log(bottom)
     return found
 
@@ -91,7 +185,7 @@ def _next_step(value: Floats, most: float) -> float:
     if effective(most) >= KEPT:
         return most
     low, high = 0.0, most
-    for _ in range(12):
+    for _ in range(30):
         middle = (low + high) / 2
         low, high = (middle, high) if effective(middle) >= KEPT else (low, middle)
     return min(max(low, LEAST_STEP), most)
@@ -101,6 +195,54 @@ def _resample(weight: Floats, count: int, rng: np.random.Generator) -> NDArray[n
     places = (np.arange(count) + rng.random()) / count
     cumulative = np.cumsum(weight / weight.sum())
     return np.minimum(np.searchsorted(cumulative, places), len(weight) - 1)
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """Draws in groups of equal size, from little scatter to much, and a distribution about each."""
+
+    ends: Floats  # log widths between one group and the next
+    near: "tuple[_Student, ...]"
+
+    @classmethod
+    def of(cls, draws: Floats, log_width: Floats) -> "_Groups":
+        groups = np.array_split(np.argsort(log_width, kind="stable"), GROUPS)
+        ends = np.array([log_width[later[0]] for later in groups[1:]])
+        return cls(ends, tuple(_Student.about(draws[rows]) for rows in groups))
+
+    def split(self, log_width: Floats) -> "Iterator[tuple[NDArray[np.intp], _Student]]":
+        """The draws that are in each group by these widths."""
+        group = np.searchsorted(self.ends, log_width, side="right")
+        for number, near in enumerate(self.near):
+            yield np.flatnonzero(group == number), near
+
+    def carry(self, draws: Floats, before: Floats, after: Floats) -> tuple[Floats, Floats]:
+        """Each draw at the same place within another group, and the log of how volumes grow."""
+        place, carried, log_volume = (
+            np.empty_like(draws),
+            np.empty_like(draws),
+            np.zeros(len(draws)),
+        )
+        for rows, near in self.split(before):
+            place[rows] = (draws[rows] - near.mean) @ near.inverse.T
+            log_volume[rows] -= near.log_volume
+        for rows, near in self.split(after):
+            carried[rows] = near.mean + place[rows] @ near.root.T
+            log_volume[rows] += near.log_volume
+        lost = np.abs(carried).max(axis=1) > FAR
+        carried[lost], log_volume[lost] = draws[lost], -np.inf
+        return carried, log_volume
+
+    def draw(self, count: int, rng: np.random.Generator) -> Floats:
+        """As many of each group."""
+        shares = np.array_split(np.arange(count), GROUPS)
+        pairs = zip(self.near, shares, strict=True)
+        return np.vstack([near.draw(len(share), rng) for near, share in pairs])
+
+    def log_density(self, draws: Floats) -> Floats:
+        each = [near.log_density(draws) for near in self.near]
+        found: Floats = np.logaddexp.reduce(each, axis=0) - math.log(GROUPS)
+        return found
 
 
 @dataclass(frozen=True)
@@ -121,14 +263,17 @@ class _Student:
         root = np.asarray(np.linalg.cholesky(covariance * (TAIL - 2) / TAIL), np.float64)
         return cls(draws.mean(axis=0), root, np.asarray(np.linalg.inv(root), np.float64))
 
+    @property
+    def log_volume(self) -> float:
+        return float(np.log(np.diag(self.root)).sum())
+
     def _distance(self, draws: Floats) -> Floats:
         """Squared, from the mean."""
-        found: Floats = np.square((draws - self.mean) @ self.inverse.T).sum(axis=1)
-        return found
+        return _squared_length((draws - self.mean) @ self.inverse.T)
 
     def log_density(self, draws: Floats) -> Floats:
         free, power = draws.shape[1], 0.5 * (TAIL + draws.shape[1])
-        volume = 0.5 * free * math.log(TAIL * math.pi) + float(np.log(np.diag(self.root)).sum())
+        volume = 0.5 * free * math.log(TAIL * math.pi) + self.log_volume
         highest = math.lgamma(power) - math.lgamma(0.5 * TAIL) - volume
         found: Floats = highest - power * np.log1p(self._distance(draws) / TAIL)
         return found
@@ -139,10 +284,13 @@ class _Student:
         drawn: Floats = self.mean + np.sqrt(spread)[:, None] * (normal @ self.root.T)
         return drawn
 
-    def move(self, draws: Floats, scale: float, rng: np.random.Generator) -> Floats:
-        """Towards the mean, and away from it at random; `scale` is between 0 and 1."""
+    def move(self, draws: Floats, scale: float, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        """Towards the mean, and away from it at random; `scale` is between 0 and 1.
+
+        Also the log of how much more likely the move back is.
+        """
         shape = 0.5 * (TAIL + draws.shape[1])
         spread = 0.5 * (TAIL + self._distance(draws)) / rng.standard_gamma(shape, len(draws))
         away = np.sqrt(spread)[:, None] * (rng.standard_normal(draws.shape) @ self.root.T)
-        moved: Floats = self.mean + math.sqrt(1 - scale**2) * (draws - self.mean) + scale * away
-        return moved
+        moved = self.mean + math.sqrt(1 - scale**2) * (draws - self.mean) + scale * away
+        return moved, self.log_density(draws) - self.log_density(moved)

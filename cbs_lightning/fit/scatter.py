@@ -77,7 +77,7 @@ class Runs:
         within, between = noise[:, None] ** 2, misfit[:, None] ** 2
         at_sizes, at_missed = np.split(log_steps, [len(self.sizes)], axis=1)
         usual, log_odds = self._usual_and_odds(at_sizes, within, between)
-        found = (usual + softplus(log_odds)).sum(axis=1)
+        found = (usual + softplus(log_odds)) @ np.ones(len(self.sizes))
         if len(self.missed_sizes):
             # runs that share a deviation are worth fewer than their number
             worth = 1 / (1 + self._companions * (between / (within + between)))
@@ -110,10 +110,13 @@ class Runs:
 
         Seeds with the same K do not make the noise vanish: K is rounded.
         """
-        seen = within + self.rounding + LEAST_SIGMA**2
         shared = within + self.seeds * (between + self.rounding)
-        distance = self.squares / seen + self.seeds * (self.means - at_sizes) ** 2 / shared
-        spread = (self.seeds - 1) * np.log(seen) + np.log(shared)
+        distance = self.seeds * (self.means - at_sizes) ** 2 / shared
+        spread = np.log(shared)
+        if (self.seeds > 1).any():  # else nothing is seen of the noise alone
+            seen = within + self.rounding + LEAST_SIGMA**2
+            distance += self.squares / seen
+            spread += (self.seeds - 1) * np.log(seen)
         found: Floats = -0.5 * (spread + (TAIL + self.seeds) * np.log(1 + distance / TAIL))
         return found
 
