@@ -13,8 +13,8 @@ from cbs_lightning.fit.scatter import Runs
 
 EFFECTIVE = 0.3  # share of the curves that still count without a batch size; below, sample anew
 CURVES = 600  # when sampling anew
-# Of the probability of a minimum: other random numbers change it by 0.02 (standard deviation; docs/
-# answer.md, Random numbers), and so the difference of two such numbers by √2 times that.
+# Of the probability of a minimum: other random numbers change that of 600 curves by up to 0.02
+# (standard deviation), and that of `posterior`'s own by much less.
 SAMPLING_ERROR = 0.03
 
 
