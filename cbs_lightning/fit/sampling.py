@@ -29,7 +29,7 @@ GROUPS = 4  # of draws, by scatter
 REGROUP = 2  # rounds of moves after which draws are grouped anew
 GOAL = 0.2  # share of the moves to accept
 FIRST_SCALE, MOST_SCALE = 0.6, 0.99  # of a move: 1 would forget where it started
-FAR = 10.0  # standard deviations of the prior, beyond which nothing is moved
+FAR = 10.0  # standard deviations of the prior: what a move beyond would find does not matter
 TAIL = 6  # degrees of freedom of the distribution that moves are taken from
 BRIDGE_ROUNDS = 20
 
@@ -61,8 +61,9 @@ class _Draws:
 
     @classmethod
     def at(cls, model: Model, points: Floats, scatter: Floats) -> "_Draws":
-        log_steps = model.log_steps(points)
-        return cls(points, scatter, log_steps, model.log_likelihood(log_steps, scatter))
+        log_steps = model.log_steps(np.clip(points, -FAR, FAR))
+        value = model.log_likelihood(log_steps, np.clip(scatter, -FAR, FAR))
+        return cls(points, scatter, log_steps, value)
 
     def take(self, rows: NDArray[np.intp]) -> "_Draws":
         return _Draws(*(getattr(self, each.name)[rows] for each in fields(self)))
@@ -133,7 +134,7 @@ class _Moves:
 
     def _other_scatter(self, draws: _Draws, scale: float) -> tuple[_Draws, Floats]:
         scatter, log_ratio = self._near.move(draws.scatter, scale, self._rng)
-        value = self._model.log_likelihood(draws.log_steps, scatter)
+        value = self._model.log_likelihood(draws.log_steps, np.clip(scatter, -FAR, FAR))
         return _Draws(draws.points, scatter, draws.log_steps, value), log_ratio
 
     def _both(self, draws: _Draws, scale: float) -> tuple[_Draws, Floats]:
@@ -229,8 +230,6 @@ class _Groups:
         for rows, near in self.split(after):
             carried[rows] = near.mean + place[rows] @ near.root.T
             log_volume[rows] += near.log_volume
-        lost = np.abs(carried).max(axis=1) > FAR
-        carried[lost], log_volume[lost] = draws[lost], -np.inf
         return carried, log_volume
 
     def draw(self, count: int, rng: np.random.Generator) -> Floats:
