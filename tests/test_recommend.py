@@ -93,7 +93,7 @@ def test_the_three_batch_sizes_and_what_they_cost(curve):
     assert low < found.critical_batch < high
     low, high = found.fits[0].interval
     assert low < 3 + math.sqrt(9 + 180) < high
-    assert found.interval[0] <= 16 <= found.interval[1]
+    assert found.interval == curve.comparison.interval()
     assert not any(not caveat.startswith("Run next") for caveat in found.caveats)
 
 
@@ -204,7 +204,7 @@ def test_a_curve_that_no_formula_fits_is_said_to_be_one(pattern):
         "assumes none." in text
     )
     assert found.refutes_formulas
-    assert 512 < found.interval[0] <= 1024 < 2048 <= found.interval[1] < 4096
+    assert 512 < found.interval[0] < 1200 and 1800 < found.interval[1] < 4096
     assert 1024 < found.critical_batch < 2048 and found.probability > 0.95
 
 
@@ -283,8 +283,10 @@ def test_another_outlier_is_named_and_run_again_before_anything_else(pattern):
 
 @pytest.mark.parametrize("cells", ["REGULAR", "CIFAR10", "few", "agreeing seeds"])
 def test_runs_on_a_curve_are_no_outliers(pattern, cells):
-    """Nor are seeds that agree: runs go wrong one by one."""
-    agreeing = {b: [k] for b, k in REGULAR.items()} | {4: [559, 551]}
+    """Nor are seeds that agree, though one of them alone would be: runs go wrong one by one."""
+    agreeing = {b: [k] for b, k in REGULAR.items()} | {4: [1200, 1190]}
+    alone = recommend(made_curve(pattern, agreeing | {4: [1200]}), leverage=False)
+    assert alone.outliers == (4,)
     cells = {
         "REGULAR": {b: [k] for b, k in REGULAR.items()},
         "CIFAR10": CIFAR10,
@@ -306,7 +308,7 @@ def test_runs_on_a_curve_are_no_outliers(pattern, cells):
         ({4: [-90], 8: [100], 16: [60]}, "batch_size=4 with a larger stop.max_epochs or stop", 4),
         ({8: [100], 16: [50], 32: [40], 64: [-9999]}, "The same SFO: b = 8, 16.", 4),
         ({4: [-9999], 8: [100], 16: [60]}, "Not reached at b = 4.", 32),
-        ({4: [-9999, 300], 8: [100, 99], 16: [60, 61]}, "at b = 4 (1 of 2 seeds).", 32),
+        ({4: [-9999, 300], 8: [100, 99], 16: [52, 51]}, "at b = 4 (1 of 2 seeds).", 32),
         ({8: [100], 16: [60], 32: [45]}, "Only one seed. Add seed=0,1,2 to see how", 4),
     ],
 )
