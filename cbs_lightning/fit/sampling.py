@@ -11,7 +11,6 @@ grouped by their scatter, and moved as far as those of their group are apart.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Protocol
 
@@ -19,18 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cbs_lightning.fit.likelihood import Floats
+from cbs_lightning.fit.proposals import Groups, Student, squared_length
 
 SEED = 0
 FIRST = 5  # times as many draws from the prior as are kept
 KEPT = 0.5  # effective share of the draws at the next power
 LEAST_STEP = 1e-4
 ROUNDS, LAST_ROUNDS = 3, 12  # of moves at each power, and at the last
-GROUPS = 4  # of draws, by scatter
 REGROUP = 2  # rounds of moves after which draws are grouped anew
 GOAL = 0.2  # share of the moves to accept
 FIRST_SCALE, MOST_SCALE = 0.6, 0.99  # of a move: 1 would forget where it started
 FAR = 10.0  # standard deviations of the prior: what a move beyond would find does not matter
-TAIL = 6  # degrees of freedom of the distribution that moves are taken from
 BRIDGE_ROUNDS = 20
 
 
@@ -114,8 +112,8 @@ class _Moves:
     def make(self, draws: _Draws, power: float, rounds: int) -> None:
         for number in range(rounds):
             if number % REGROUP == 0:
-                self._groups = _Groups.of(draws.points, self._model.log_width(draws.scatter))
-                self._near = _Student.about(draws.scatter)
+                self._groups = Groups.of(draws.points, self._model.log_width(draws.scatter))
+                self._near = Student.about(draws.scatter)
             for kind, propose in enumerate(self._kinds):
                 proposed, log_ratio = propose(draws, self._scales[kind])
                 log_ratio += proposed.log_density(power) - draws.log_density(power)
@@ -147,12 +145,7 @@ class _Moves:
 
 def _log_prior(draws: Floats) -> Floats:
     free = draws.shape[1]
-    found: Floats = -0.5 * (_squared_length(draws) + free * math.log(2 * math.pi))
-    return found
-
-
-def _squared_length(rows: Floats) -> Floats:
-    found: Floats = np.einsum("ij,ij->i", rows, rows)  # faster than a sum over so few columns
+    found: Floats = -0.5 * (squared_length(draws) + free * math.log(2 * math.pi))
     return found
 
 
@@ -163,7 +156,7 @@ def _bridge(model: Model, draws: _Draws, start: float, rng: np.random.Generator)
     of the other. How weights grew from power to power, `start`, tells the evidence too, but
     scatters several times as much: enough to change a verdict.
     """
-    near = _Groups.of(draws.whole, model.log_width(draws.scatter))
+    near = Groups.of(draws.whole, model.log_width(draws.scatter))
     fresh = near.draw(len(draws.value), rng)
     points, scatter = np.split(fresh, [draws.points.shape[1]], axis=1)
     log_ratio = draws.log_density() - near.log_density(draws.whole)
@@ -196,100 +189,3 @@ def _resample(weight: Floats, count: int, rng: np.random.Generator) -> NDArray[n
     places = (np.arange(count) + rng.random()) / count
     cumulative = np.cumsum(weight / weight.sum())
     return np.minimum(np.searchsorted(cumulative, places), len(weight) - 1)
-
-
-@dataclass(frozen=True)
-class _Groups:
-    """Draws in groups of equal size, from little scatter to much, and a distribution about each."""
-
-    ends: Floats  # log widths between one group and the next
-    near: "tuple[_Student, ...]"
-
-    @classmethod
-    def of(cls, draws: Floats, log_width: Floats) -> "_Groups":
-        groups = np.array_split(np.argsort(log_width, kind="stable"), GROUPS)
-        ends = np.array([log_width[later[0]] for later in groups[1:]])
-        return cls(ends, tuple(_Student.about(draws[rows]) for rows in groups))
-
-    def split(self, log_width: Floats) -> "Iterator[tuple[NDArray[np.intp], _Student]]":
-        """The draws that are in each group by these widths."""
-        group = np.searchsorted(self.ends, log_width, side="right")
-        for number, near in enumerate(self.near):
-            yield np.flatnonzero(group == number), near
-
-    def carry(self, draws: Floats, before: Floats, after: Floats) -> tuple[Floats, Floats]:
-        """Each draw at the same place within another group, and the log of how volumes grow."""
-        place, carried, log_volume = (
-            np.empty_like(draws),
-            np.empty_like(draws),
-            np.zeros(len(draws)),
-        )
-        for rows, near in self.split(before):
-            place[rows] = (draws[rows] - near.mean) @ near.inverse.T
-            log_volume[rows] -= near.log_volume
-        for rows, near in self.split(after):
-            carried[rows] = near.mean + place[rows] @ near.root.T
-            log_volume[rows] += near.log_volume
-        return carried, log_volume
-
-    def draw(self, count: int, rng: np.random.Generator) -> Floats:
-        """As many of each group."""
-        shares = np.array_split(np.arange(count), GROUPS)
-        pairs = zip(self.near, shares, strict=True)
-        return np.vstack([near.draw(len(share), rng) for near, share in pairs])
-
-    def log_density(self, draws: Floats) -> Floats:
-        each = [near.log_density(draws) for near in self.near]
-        found: Floats = np.logaddexp.reduce(each, axis=0) - math.log(GROUPS)
-        return found
-
-
-@dataclass(frozen=True)
-class _Student:
-    """Student's distribution with the mean and the covariance of draws.
-
-    Moves leave it as it is, so that those of draws which nearly follow it are nearly all accepted
-    (preconditioned Crank-Nicolson). Steps of a random walk have to be short in many dimensions.
-    """
-
-    mean: Floats
-    root: Floats  # of the scale matrix
-    inverse: Floats  # of the root
-
-    @classmethod
-    def about(cls, draws: Floats) -> "_Student":
-        covariance = np.cov(draws, rowvar=False) + 1e-9 * np.eye(draws.shape[1])
-        root = np.asarray(np.linalg.cholesky(covariance * (TAIL - 2) / TAIL), np.float64)
-        return cls(draws.mean(axis=0), root, np.asarray(np.linalg.inv(root), np.float64))
-
-    @property
-    def log_volume(self) -> float:
-        return float(np.log(np.diag(self.root)).sum())
-
-    def _distance(self, draws: Floats) -> Floats:
-        """Squared, from the mean."""
-        return _squared_length((draws - self.mean) @ self.inverse.T)
-
-    def log_density(self, draws: Floats) -> Floats:
-        free, power = draws.shape[1], 0.5 * (TAIL + draws.shape[1])
-        volume = 0.5 * free * math.log(TAIL * math.pi) + self.log_volume
-        highest = math.lgamma(power) - math.lgamma(0.5 * TAIL) - volume
-        found: Floats = highest - power * np.log1p(self._distance(draws) / TAIL)
-        return found
-
-    def draw(self, count: int, rng: np.random.Generator) -> Floats:
-        normal = rng.standard_normal((count, len(self.mean)))
-        spread = 0.5 * TAIL / rng.standard_gamma(0.5 * TAIL, count)
-        drawn: Floats = self.mean + np.sqrt(spread)[:, None] * (normal @ self.root.T)
-        return drawn
-
-    def move(self, draws: Floats, scale: float, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """Towards the mean, and away from it at random; `scale` is between 0 and 1.
-
-        Also the log of how much more likely the move back is.
-        """
-        shape = 0.5 * (TAIL + draws.shape[1])
-        spread = 0.5 * (TAIL + self._distance(draws)) / rng.standard_gamma(shape, len(draws))
-        away = np.sqrt(spread)[:, None] * (rng.standard_normal(draws.shape) @ self.root.T)
-        moved = self.mean + math.sqrt(1 - scale**2) * (draws - self.mean) + scale * away
-        return moved, self.log_density(draws) - self.log_density(moved)
