@@ -169,7 +169,7 @@ def test_adam_on_cifar10_has_its_minimum_where_anyone_sees_it():
     assert found.probability > 0.9 and found.reason == ""
     assert 1024 / 1.2 < found.critical_batch < 2048 * 1.2
     low, high = found.interval()
-    assert 512 <= low < 1200 and 1800 < high <= 4096  # 1,100 to 2,018 with 100 times the draws
+    assert 512 <= low < 1200 and 1800 < high <= 4096  # 1,120 to 1,960 with 40 times the computation
     span = found.range(within=0.1)
     assert span.confidence >= 0.9 and 2048 >= span.low >= 1024 and span.high <= 2048
     assert found.formula_probability < 0.3
@@ -187,12 +187,13 @@ def test_a_form_that_fits_far_worse_does_not_win():
     assert low <= 16 <= high and found.critical_batch > 10
 
 
-def test_seeds_that_repeat_each_other_change_the_probability_a_little():
-    """By up to 0.1: enough to claim a minimum that was not claimed before (0.89 and 0.98)."""
+def test_seeds_that_repeat_each_other_change_the_answer_a_little():
+    """They once turned no minimum into one at 17.7."""
     sizes, steps = DIGITS
     once, twice = compare(sizes, steps), compare(sizes * 2, steps * 2)
     assert [one.model for one in once] == [one.model for one in twice]
-    assert abs(once.probability - twice.probability) < 0.1
+    assert 0 < twice.probability - once.probability < 0.1
+    assert once.critical_batch == pytest.approx(twice.critical_batch, rel=0.1)
 
 
 def test_seeds_that_agree_exactly_are_no_proof_that_nothing_scatters():
@@ -201,6 +202,9 @@ def test_seeds_that_agree_exactly_are_no_proof_that_nothing_scatters():
     found = compare(sizes * 50, steps * 50)
     assert found.probability > 0.95 and found.critical_batch == pytest.approx(16, rel=0.2)
     assert np.median(found.posterior.noise) > 1e-6
+    many = Runs.of(measurements([8] * 300, [500] * 300))  # the odds that all are wild: 1e-510
+    on_curve = many.wild_probability(many.means[None], np.array([0.1]), np.array([0.1]))
+    assert on_curve == pytest.approx(0, abs=1e-99)
 
 
 def test_one_wild_run_decides_little():

@@ -13,8 +13,8 @@ from cbs_lightning.fit.scatter import Runs
 
 EFFECTIVE = 0.3  # share of the curves that still count without a batch size; below, sample anew
 CURVES = 600  # when sampling anew
-# Of the probability of a minimum: other random numbers change that of 600 curves by up to 0.02
-# (standard deviation), and that of `posterior`'s own by much less.
+# Of the probability of a minimum. With other random numbers that of 600 curves has a standard
+# deviation of 0.01 to 0.02, and that of `posterior`'s own a much smaller one.
 SAMPLING_ERROR = 0.03
 
 
@@ -39,7 +39,10 @@ def leverage(found: Posterior, data: Measurements, claim: float) -> tuple[Levera
         if not rest.distinct:
             continue
         weight = _weight_without(found, _select(data, data.batch_sizes == size))
-        if weight.sum() ** 2 / (weight**2).sum() >= EFFECTIVE * len(weight):
+        same_poles = min(rest.reached) == min(
+            data.reached
+        )  # without the smallest, more are possible
+        if same_poles and weight.sum() ** 2 / (weight**2).sum() >= EFFECTIVE * len(weight):
             curves = found
         else:
             curves = posterior(rest, (found.first, found.last), CURVES)

@@ -17,8 +17,8 @@ GROUPS = 4  # of draws, by scatter
 class Student:
     """Student's distribution with the mean and the covariance of draws.
 
-    Moves leave it as it is, so that those of draws which nearly follow it are nearly all accepted
-    (preconditioned Crank-Nicolson). Steps of a random walk have to be short in many dimensions.
+    A move leaves this distribution unchanged (preconditioned Crank-Nicolson), so where draws nearly
+    follow it, long moves are accepted. Those of a random walk have to be short in many dimensions.
     """
 
     mean: Floats

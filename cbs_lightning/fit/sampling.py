@@ -23,7 +23,7 @@ from cbs_lightning.fit.proposals import Groups, Student, squared_length
 SEED = 0
 FIRST = 5  # times as many draws from the prior as are kept
 KEPT = 0.5  # effective share of the draws at the next power
-LEAST_STEP = 1e-4
+LEAST_STEP = 1e-8  # of the power; it grows slowly where there are thousands of runs
 ROUNDS, LAST_ROUNDS = 3, 12  # of moves at each power, and at the last
 REGROUP = 2  # rounds of moves after which draws are grouped anew
 GOAL = 0.2  # share of the moves to accept
@@ -37,7 +37,7 @@ class Model(Protocol):
 
     @property
     def parameters(self) -> tuple[int, int]:
-        """Of a curve, and of the scatter."""
+        """How many numbers a curve takes, and its scatter."""
 
     def log_steps(self, points: Floats) -> Floats:
         """What the likelihood needs of each curve."""

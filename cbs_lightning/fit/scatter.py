@@ -60,8 +60,7 @@ class Runs:
     @cached_property
     def _log_odds(self) -> Floats:
         """That all runs of a batch size tell nothing: the less likely, the more there are."""
-        all_wild = WILD**self.seeds
-        return np.asarray(np.log(all_wild) - np.log1p(-all_wild), np.float64)
+        return np.asarray(self.seeds * np.log(WILD) - np.log1p(-(WILD**self.seeds)), np.float64)
 
     @cached_property
     def _companions(self) -> NDArray[np.intp]:
