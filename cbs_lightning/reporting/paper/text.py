@@ -84,6 +84,11 @@ def least(study: PublishedStudy, optimizer: str) -> str:
     cost = f"K·b = {best.sfo:,.0f}"
     if len(sizes) == 1:
         return f"{name} is measured only at b = {power(best.batch_size)} so far ({cost})."
+    reached = [point.batch_size for point in curve.points if point.all_reached]
+    if len(reached) == 1:
+        missed = ", ".join(power(size) for size in sizes if size not in reached)
+        only = f"{name} has reached the threshold only at b = {power(best.batch_size)} so far"
+        return f"{only} ({cost}), and did not at b = {missed}."
     text = f"{name}'s K·b is smallest at b = {power(best.batch_size)} ({cost})"
     complete = len(measured_cells(study)[optimizer]) == len(study.paper.cells[optimizer])
     open_ended = curve.best_at_edge and not complete
