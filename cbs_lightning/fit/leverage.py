@@ -39,9 +39,8 @@ def leverage(found: Posterior, data: Measurements, claim: float) -> tuple[Levera
         if not rest.distinct:
             continue
         weight = _weight_without(found, _select(data, data.batch_sizes == size))
-        same_poles = min(rest.reached) == min(
-            data.reached
-        )  # without the smallest, more are possible
+        # without the smallest batch size that reached, poles are possible that no curve has
+        same_poles = min(rest.reached) == min(data.reached)
         if same_poles and weight.sum() ** 2 / (weight**2).sum() >= EFFECTIVE * len(weight):
             curves = found
         else:

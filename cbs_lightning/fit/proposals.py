@@ -85,11 +85,8 @@ class Groups:
 
     def carry(self, draws: Floats, before: Floats, after: Floats) -> tuple[Floats, Floats]:
         """Each draw at the same place within another group, and the log of how volumes grow."""
-        place, carried, log_volume = (
-            np.empty_like(draws),
-            np.empty_like(draws),
-            np.zeros(len(draws)),
-        )
+        place, carried = np.empty_like(draws), np.empty_like(draws)
+        log_volume = np.zeros(len(draws))
         for rows, near in self.split(before):
             place[rows] = (draws[rows] - near.mean) @ near.inverse.T
             log_volume[rows] -= near.log_volume
