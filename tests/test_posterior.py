@@ -229,6 +229,18 @@ def test_a_wild_run_is_found_to_be_one(factor):
     assert max(p for b, p in found.wild_probability.items() if b != TWELVE[5]) < 0.25
 
 
+@pytest.mark.parametrize("batch_sizes", [4, 5, 6])
+@pytest.mark.parametrize("place", [1, 2])
+def test_a_mistyped_number_does_not_move_the_curve(batch_sizes, place):
+    """Its level was once sought about the mean of the runs, and 1,000 times one K made it several times as high."""
+    sizes, steps = DIGITS[0][:batch_sizes], DIGITS[1][:batch_sizes]
+    mistyped = [k * 1000 if i == place else k for i, k in enumerate(steps)]
+    usual, found = compare(sizes, steps), compare(sizes, mistyped)
+    assert found.outliers == (sizes[place],) or batch_sizes == 4  # too few to tell
+    others = [b for b in sizes if b != sizes[place]]
+    assert np.abs(np.log(found.steps(others) / usual.steps(others))).max() < math.log(2)
+
+
 def test_no_run_of_a_measured_curve_is_an_outlier():
     assert compare(*ADAM).outliers == compare(*DIGITS).outliers == ()
     assert max(compare(*ADAM).wild_probability.values()) < 0.1
@@ -380,16 +392,17 @@ def test_intervals_hold_b_star_and_no_minimum_is_made_up(noise, seeds, sweeps, m
     [
         ("noisy quadratic", 30),
         ("nested", 10),
-        ("plateau, dip, rise", 10),
+        ("plateau, dip, rise", 20),
         (coverage.BY_EPOCH, 10),
     ],
 )
 def test_intervals_hold_b_star_on_other_curves(name, sweeps, monkeypatch):
+    """As often as 90 % intervals do in all but one of a hundred such tests."""
     monkeypatch.setattr(coverage, "SEED", 556)
     readings = [coverage.one((name, 0.05, 3, seed)) for seed in range(sweeps)]
     claimed = [one for one in readings if one.claimed]
     assert len(claimed) >= 0.3 * sweeps
-    assert sum(one.covered for one in claimed) >= 0.85 * len(claimed)
+    assert sum(one.covered for one in claimed) >= stats.binom.ppf(0.01, len(claimed), 0.9)
 
 
 @pytest.mark.parametrize("name", UNSEEN)

@@ -14,6 +14,7 @@ from cbs_lightning.analysis.recommend import recommend
 from cbs_lightning.analysis.recommendation import CheapRange
 from cbs_lightning.analysis.study import read
 from cbs_lightning.analysis.thresholds import across_thresholds
+from cbs_lightning.fit.comparison import probability_in_words
 from cbs_lightning.fit.joint import joint_fit
 from cbs_lightning.fit.measurements import measurements
 from cbs_lightning.fit.minimum import measured_minimum
@@ -200,8 +201,8 @@ def test_a_curve_that_no_formula_fits_is_said_to_be_one(pattern):
     assert text.count("K·b = 1,703,936") == 1  # its cost is told once
     assert "b = 4096 is also the largest within 20 % of the least." in text
     assert (
-        f"No formula fits these runs (probability {found.formula_probability:.2f}): the curve "
-        "assumes none." in text
+        f"No formula fits these runs (probability "
+        f"{probability_in_words(found.formula_probability)}): the curve assumes none." in text
     )
     assert found.refutes_formulas
     assert 512 < found.interval[0] < 1200 and 1800 < found.interval[1] < 4096

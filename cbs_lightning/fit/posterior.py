@@ -29,7 +29,7 @@ NOISE = (0.1, 1.2)  # of log K between seeds: median, and standard deviation of 
 # What a curve misses a batch size by: at the median so much, and so much of the noise; and the
 # standard deviation of the log
 MISFIT, MISFIT_OF_NOISE, MISFIT_SPREAD = 0.01, 0.3, 0.9
-LEVEL_SPREAD = 0.4  # standard deviation of a curve's level about the mean of the runs
+LEVEL_SPREAD = 0.4  # standard deviation of a curve's level about the median of the runs
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ class _Model:
         return _Draws(self.family, own, level, *_noise_and_misfit(scatter))
 
     def _level(self, points: Floats, relative: Floats) -> Floats:
-        miss = (self.runs.means - relative[:, : len(self.runs.sizes)]).mean(axis=1)
+        miss = np.median(self.runs.means - relative[:, : len(self.runs.sizes)], axis=1)
         level: Floats = miss + LEVEL_SPREAD * points[:, -1]
         return level
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from cbs_lightning.fit.likelihood import Floats
 
 TAIL = 6  # degrees of freedom
-GROUPS = 4  # of draws, by scatter
+GROUPS = 8  # of draws, by scatter
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,14 @@ class Student:
         return squared_length((draws - self.mean) @ self.inverse.T)
 
     def log_density(self, draws: Floats) -> Floats:
-        free, power = draws.shape[1], 0.5 * (TAIL + draws.shape[1])
+        return self._log_density_at(self._distance(draws))
+
+    def _log_density_at(self, distance: Floats) -> Floats:
+        free = len(self.mean)
+        power = 0.5 * (TAIL + free)
         volume = 0.5 * free * math.log(TAIL * math.pi) + self.log_volume
         highest = math.lgamma(power) - math.lgamma(0.5 * TAIL) - volume
-        found: Floats = highest - power * np.log1p(self._distance(draws) / TAIL)
+        found: Floats = highest - power * np.log1p(distance / TAIL)
         return found
 
     def draw(self, count: int, rng: np.random.Generator) -> Floats:
@@ -57,11 +61,11 @@ class Student:
 
         Also the log of how much more likely the move back is.
         """
-        shape = 0.5 * (TAIL + draws.shape[1])
-        spread = 0.5 * (TAIL + self._distance(draws)) / rng.standard_gamma(shape, len(draws))
+        shape, distance = 0.5 * (TAIL + draws.shape[1]), self._distance(draws)
+        spread = 0.5 * (TAIL + distance) / rng.standard_gamma(shape, len(draws))
         away = np.sqrt(spread)[:, None] * (rng.standard_normal(draws.shape) @ self.root.T)
         moved = self.mean + math.sqrt(1 - scale**2) * (draws - self.mean) + scale * away
-        return moved, self.log_density(draws) - self.log_density(moved)
+        return moved, self._log_density_at(distance) - self.log_density(moved)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ SEED = 0
 FIRST = 5  # times as many draws from the prior as are kept
 KEPT = 0.5  # effective share of the draws at the next power
 LEAST_STEP = 1e-8  # of the power; it grows slowly where there are thousands of runs
-ROUNDS, LAST_ROUNDS = 3, 12  # of moves at each power, and at the last
+ROUNDS, LAST_ROUNDS = 0.35, 1.4  # of moves for each parameter, at each power and at the last
 REGROUP = 2  # rounds of moves after which draws are grouped anew
 GOAL = 0.2  # share of the moves to accept
 FIRST_SCALE, MOST_SCALE = 0.6, 0.99  # of a move: 1 would forget where it started
@@ -97,8 +97,9 @@ def sample(model: Model, count: int) -> tuple[Floats, Floats, float]:
         weight = np.exp(log_weight - highest)
         log_evidence += highest + math.log(weight.mean())
         draws = draws.take(_resample(weight, count, rng))
-        moves.make(draws, power, LAST_ROUNDS if power == 1 else ROUNDS)
-    return draws.points, draws.scatter, _bridge(model, draws, log_evidence, rng)
+        rounds = LAST_ROUNDS if power == 1 else ROUNDS
+        moves.make(draws, power, math.ceil(rounds * (curve + scatter)))
+    return draws.points, draws.scatter, _evidence(model, draws, log_evidence, rng)
 
 
 class _Moves:
@@ -149,14 +150,27 @@ def _log_prior(draws: Floats) -> Floats:
     return found
 
 
-def _bridge(model: Model, draws: _Draws, start: float, rng: np.random.Generator) -> float:
-    """Log of the evidence: Meng and Wong's bridge from the posterior to a distribution near it.
+def _evidence(model: Model, draws: _Draws, start: float, rng: np.random.Generator) -> float:
+    """Log of the evidence, by a bridge from either half of the draws.
 
-    It needs the ratio of their densities, the posterior's not normalised, at draws of the one and
-    of the other. How weights grew from power to power, `start`, tells the evidence too, but
-    scatters several times as much: enough to change a verdict.
+    It leads to a distribution near the other half: one near the same draws would seem nearer to
+    the posterior than it is. How weights grew from power to power, `start`, tells the evidence
+    too, but scatters several times as much: enough to change a verdict.
     """
-    near = Groups.of(draws.whole, model.log_width(draws.scatter))
+    halves = [draws.take(rows) for rows in np.array_split(np.arange(len(draws.value)), 2)]
+    found = []
+    for half, other in (halves, halves[::-1]):
+        near = Groups.of(other.whole, model.log_width(other.scatter))
+        found.append(_bridge(model, half, near, start, rng))
+    return sum(found) / 2
+
+
+def _bridge(
+    model: Model, draws: _Draws, near: Groups, start: float, rng: np.random.Generator
+) -> float:
+    """Meng and Wong's estimate: it needs the ratio of their densities, the posterior's not normalised, at draws of the one and
+    of the other.
+    """
     fresh = near.draw(len(draws.value), rng)
     points, scatter = np.split(fresh, [draws.points.shape[1]], axis=1)
     log_ratio = draws.log_density() - near.log_density(draws.whole)
