@@ -234,7 +234,7 @@ def test_a_wild_run_is_found_to_be_one(factor):
 def test_a_mistyped_number_does_not_move_the_curve(batch_sizes, place):
     """Its level was once sought about the mean of the runs, and 1,000 times one K made it several times as high."""
     sizes, steps = DIGITS[0][:batch_sizes], DIGITS[1][:batch_sizes]
-    mistyped = [k * 1000 if i == place else k for i, k in enumerate(steps)]
+    mistyped = [1000 * K if at == place else K for at, K in enumerate(steps)]
     usual, found = compare(sizes, steps), compare(sizes, mistyped)
     assert found.outliers == (sizes[place],) or batch_sizes == 4  # too few to tell
     others = [b for b in sizes if b != sizes[place]]

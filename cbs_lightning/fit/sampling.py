@@ -168,8 +168,9 @@ def _evidence(model: Model, draws: _Draws, start: float, rng: np.random.Generato
 def _bridge(
     model: Model, draws: _Draws, near: Groups, start: float, rng: np.random.Generator
 ) -> float:
-    """Meng and Wong's estimate: it needs the ratio of their densities, the posterior's not normalised, at draws of the one and
-    of the other.
+    """Log of the evidence by Meng and Wong's bridge from draws of the posterior to `near`.
+
+    It needs the ratio of their densities, the posterior's not normalised, at draws of either.
     """
     fresh = near.draw(len(draws.value), rng)
     points, scatter = np.split(fresh, [draws.points.shape[1]], axis=1)
