@@ -232,7 +232,7 @@ def test_a_wild_run_is_found_to_be_one(factor):
 @pytest.mark.parametrize("batch_sizes", [4, 5, 6])
 @pytest.mark.parametrize("place", [1, 2])
 def test_a_mistyped_number_does_not_move_the_curve(batch_sizes, place):
-    """Its level was once sought about the mean of the runs, and 1,000 times one K made it several times as high."""
+    """Its level was once sought about the mean of the runs, which one such K makes far too high."""
     sizes, steps = DIGITS[0][:batch_sizes], DIGITS[1][:batch_sizes]
     mistyped = [1000 * K if at == place else K for at, K in enumerate(steps)]
     usual, found = compare(sizes, steps), compare(sizes, mistyped)
