@@ -71,8 +71,7 @@ def main() -> None:
     of_runs = {"rules": rules.run}
     every = ", ".join([*parts, *of_runs])
     parser.add_argument("parts", nargs="*", help=f"of {every}; without any: {', '.join(usual)}")
-    help_every = "all combinations of steps, more sweeps of coverage"
-    parser.add_argument("--every", action="store_true", help=help_every)
+    parser.add_argument("--every", action="store_true", help="all combinations of a step's")
     parser.add_argument("--runs", type=Path, help="a study, for rules, search, optimizers")
     parser.add_argument("--output", type=Path, default=Path("outputs/bench.json"))
     given = parser.parse_args()
@@ -93,7 +92,6 @@ def main() -> None:
         parser.error(f"--output {given.output}: {error.strerror}")
     if given.every:
         parts["steps"] = partial(steps.run, every=True)
-        parts["coverage"] = partial(coverage.run, every=True)
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     logging.getLogger("lightning.fabric").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore")

@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 from cbs_lightning.config.checks import check
 from cbs_lightning.config.composition import CONF_DIR, compose
-from cbs_lightning.config.identity import config_hash, run_directory, variant_label
+from cbs_lightning.config.identity import canonical, config_hash, run_directory, variant_label
 from cbs_lightning.config.schema import Names, RunConfig
 from cbs_lightning.errors import ConfigError, UserError
 
@@ -215,6 +215,14 @@ def test_the_hash_of_a_configuration_stays_what_it_was():
     assert config_hash(compose([])) == "2055d13b89a807b9"
     paper = compose(["experiment=cifar10_resnet20", "batch_size=2048"])
     assert config_hash(paper) == "7a03f5a7fd0dccdc"
+
+
+def test_numbers_that_are_equal_are_one_setting_and_texts_are_compared_by_the_letter():
+    values = {"a": [1, {"b": 2}], "c": 1e5, "d": 1e16, "e": 0.5, "f": True}
+    floats = {"a": [1.0, {"b": 2.0}], "c": 100_000, "d": 1e16, "e": 0.5, "f": True}
+    assert canonical(values) == canonical(floats)
+    assert canonical(values) == '{"a": [1, {"b": 2}], "c": 100000, "d": 1e+16, "e": 0.5, "f": true}'
+    assert len({canonical(text) for text in ("v1", "v1.0", "corpus-1.1", "corpus-1.0.1")}) == 4
 
 
 @pytest.mark.parametrize(

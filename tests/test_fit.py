@@ -549,6 +549,14 @@ def test_overhead_batch_costs_the_overhead(B0):
     assert b > 16 and found.sfo(b) == pytest.approx(1.2 * found.sfo(16))
 
 
+def test_overhead_batch_at_the_critical_batch_size_is_that_batch_size():
+    """Rounding once took the root of a negative number there."""
+    for B0 in np.linspace(0.1, 3.9, 39):
+        found = fit(TWELVE, nested(TWELVE, 30.0, B0, 400.0), model="nested")
+        b = found.overhead_batch(found.critical_batch, overhead=0.0)
+        assert b == pytest.approx(found.critical_batch, rel=1e-6)
+
+
 # --- data that say little -------------------------------------------------------------------------
 
 DEGENERATE = {

@@ -372,6 +372,34 @@ def test_a_posterior_reaches_as_far_as_it_is_asked_to():
     assert spread[1] < spread[0] and spread[1] < spread[2]
 
 
+def test_one_batch_size_tells_nothing_of_b_star():
+    assert compare([16, 16], [500, 520]).interval(0.9) == (0.0, math.inf)
+    assert compare([16], [500]).critical_batch is None
+
+
+def test_runs_that_missed_count_one_by_one_however_they_are_grouped():
+    """A thousand runs with one budget are looked at as one: each was a column of its own."""
+    reached = [8, 16, 32, 64], [900, 400, 250, 200]
+    missed = measurements(*reached, unreached=[(4, 3000)] * 1000 + [(4, 5000)])
+    runs = Runs.of(missed)
+    assert runs.missed_sizes.tolist() == [4, 4] and runs.missed.tolist() == [1000, 1]
+    curve, noise, misfit = np.full((1, 6), math.log(4000)), np.array([0.1]), np.array([1e-9])
+
+    def of_missed(*steps):
+        found = Runs.of(measurements(*reached, unreached=[(4, each) for each in steps]))
+        return found.log_likelihood(curve[:, : len(found.all_sizes)], noise, misfit)[0]
+
+    alone = of_missed(3000) - of_missed()
+    assert of_missed(3000, 3000) - of_missed() == pytest.approx(2 * alone)
+    assert of_missed(3000, 5000) - of_missed(5000) == pytest.approx(alone)
+
+
+@pytest.mark.parametrize("curves", [10, 50, 100])
+def test_a_few_curves_can_be_drawn(curves):
+    found = posterior(measurements(*DIGITS), curves=curves)
+    assert 0.5 < found.probability <= 1 and len(found.noise) <= curves + 3
+
+
 # --- coverage: a smaller version of `make bench PARTS=coverage`, other draws ----------------------
 
 

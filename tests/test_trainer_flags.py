@@ -161,6 +161,9 @@ def test_the_hash_covers_flags_that_may_change_losses_and_old_hashes_stay():
         "trainer.limit_val_batches=3",
     ]  # fmt: skip
     assert len({config_hash(compose([each])) for each in changing} | {PLAIN_HASH}) == 6
+    for key in ("val_check_interval", "limit_val_batches"):  # 1 is one batch, 1.0 is all
+        assert config_hash(compose([f"trainer.{key}=1.0"])) == PLAIN_HASH
+        assert config_hash(compose([f"trainer.{key}=1"])) != PLAIN_HASH
     labels = {compose([each]).names.variant for each in changing}
     assert "adam gradient_clip_val=1" in labels and len(labels) == 5
 

@@ -35,6 +35,7 @@ LATER_KEYS = {
 NEUTRAL_TRAINER_KEYS = (
     "accelerator", "devices", "profiler", "log_every_n_steps", "detect_anomaly", "inference_mode",
 )  # fmt: skip
+SHARES = ("val_check_interval", "limit_val_batches")  # 1.0 is all of them, as null; 1 is one
 CONSTANT = "cbs_lightning.optim.schedules.Constant"  # as runs have it that name no scheduler
 NEUTRAL = "neutral"  # of a callback: it decides no loss
 OWN = "own"  # the optimizer that a module configures itself
@@ -65,18 +66,38 @@ def _fingerprint(cfg: RunConfig) -> str | None:
 
 
 def canonical(value: Any) -> str:
-    """Plain values as text; 1 and 1.0 are the same setting."""
-    return re.sub(r"(?<=\d)\.0\b", "", json.dumps(value, sort_keys=True, default=str))
+    """Plain values as text; 1 and 1.0 are the same setting, "1" and "1.0" are not."""
+    return json.dumps(_whole(value), sort_keys=True, default=str)
+
+
+def _whole(value: Any) -> Any:
+    """The same with whole numbers as integers."""
+    match value:
+        case Mapping():
+            return {key: _whole(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_whole(each) for each in value]
+        case float() if value.is_integer() and abs(value) < 1e16:  # larger ones are 1e+16
+            return int(value)
+    return value
 
 
 def identity(cfg: RunConfig) -> dict[str, Any]:
     """Everything that affects the losses, by dotted key."""
-    trainer = {k: v for k, v in cfg.trainer.items() if k not in NEUTRAL_TRAINER_KEYS}
+    trainer = {
+        key: None if key in SHARES and _is_all(value) else value
+        for key, value in cfg.trainer.items()
+        if key not in NEUTRAL_TRAINER_KEYS
+    }
     scheduler = cfg.scheduler if cfg.scheduler.get("_target_") != CONSTANT else {}
     others = {"scheduler": scheduler, "callbacks": _callbacks(cfg), "trainer": trainer}
     if cfg.names.optimizer == OWN and _may_schedule_by_budget(cfg.model["_target_"]):
         others["stop"] = {"max_epochs": cfg.stop.max_epochs, "max_steps": cfg.stop.max_steps}
     return flatten({key: getattr(cfg, key) for key in LOSS_KEYS} | others)
+
+
+def _is_all(share: Any) -> bool:
+    return isinstance(share, float) and share == 1
 
 
 @cache

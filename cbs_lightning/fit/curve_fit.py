@@ -112,7 +112,8 @@ class Fit:
         # K·b = limit where b² + (B1 - limit/A)·b + B0·limit/A = 0
         allowed = (1 + overhead) * reference * ((reference + self.B1) / (reference - self.B0))
         half = (allowed - self.B1) / 2
-        root = math.sqrt(1 - (allowed / half) * (self.B0 / half))
+        # not below 0, but for rounding where the reference is b*
+        root = math.sqrt(max(0.0, 1 - (allowed / half) * (self.B0 / half)))
         with computing("overhead_batch"):
             return finite(half * (1 + root))
 

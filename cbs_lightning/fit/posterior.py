@@ -52,7 +52,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class _Draws:
+class _FamilyCurves:
     """Curves of one family that are left possible."""
 
     family: Family
@@ -61,9 +61,9 @@ class _Draws:
     noise: Floats
     misfit: Floats
 
-    def take(self, count: int) -> "_Draws":
+    def take(self, count: int) -> "_FamilyCurves":
         rows = np.linspace(0, len(self.points) - 1, count).astype(int)
-        return _Draws(
+        return _FamilyCurves(
             self.family, self.points[rows], self.level[rows], self.noise[rows], self.misfit[rows]
         )
 
@@ -75,7 +75,7 @@ class _Draws:
 class Posterior:
     """Curves that the runs leave possible, each as probable as the others."""
 
-    draws: tuple[_Draws, ...]
+    draws: tuple[_FamilyCurves, ...]
     families: dict[str, float]  # their probabilities
     first: float  # smallest and largest batch size looked at
     last: float
@@ -135,8 +135,10 @@ class Posterior:
     def interval(self, level: float) -> tuple[float, float]:
         """Where b* lies with probability `level`: open, 0 or infinite, beyond the batch sizes.
 
-        A curve's b* is known to half a step of the grid.
+        A curve's b* is known to half a step of the grid; one batch size alone tells nothing.
         """
+        if self.first == self.last:
+            return 0.0, math.inf
         tail, half_step = (1 - level) / 2, math.sqrt(self.grid[1] / self.grid[0])
         low, high = np.quantile(self.critical, [tail, 1 - tail], method="inverted_cdf")
         return min(float(low) / half_step, self.last), max(float(high) * half_step, self.first)
@@ -241,11 +243,11 @@ class _Model:
         found: Floats = np.log(np.hypot(*_noise_and_misfit(scatter)))
         return found
 
-    def draws(self, points: Floats, scatter: Floats) -> _Draws:
+    def draws(self, points: Floats, scatter: Floats) -> _FamilyCurves:
         """The curves that standard normal numbers stand for."""
         own = points[:, :-1]
         level = self._level(points, self.family.log_steps(own, self.runs.all_sizes))
-        return _Draws(self.family, own, level, *_noise_and_misfit(scatter))
+        return _FamilyCurves(self.family, own, level, *_noise_and_misfit(scatter))
 
     def _level(self, points: Floats, relative: Floats) -> Floats:
         miss = np.median(self.runs.means - relative[:, : len(self.runs.sizes)], axis=1)

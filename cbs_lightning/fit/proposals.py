@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from cbs_lightning.fit.likelihood import Floats
 
 TAIL = 6  # degrees of freedom
-GROUPS = 8  # of draws, by scatter
+GROUPS = 8  # of draws, by scatter; fewer if there are too few draws
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,8 @@ class Groups:
 
     @classmethod
     def of(cls, draws: Floats, log_width: Floats) -> "Groups":
-        groups = np.array_split(np.argsort(log_width, kind="stable"), GROUPS)
+        count = max(1, min(GROUPS, len(draws) // (2 * draws.shape[1])))
+        groups = np.array_split(np.argsort(log_width, kind="stable"), count)
         ends = np.array([log_width[later[0]] for later in groups[1:]])
         return cls(ends, tuple(Student.about(draws[rows]) for rows in groups))
 
@@ -101,13 +102,13 @@ class Groups:
 
     def draw(self, count: int, rng: np.random.Generator) -> Floats:
         """As many of each group."""
-        shares = np.array_split(np.arange(count), GROUPS)
+        shares = np.array_split(np.arange(count), len(self.near))
         pairs = zip(self.near, shares, strict=True)
         return np.vstack([near.draw(len(share), rng) for near, share in pairs])
 
     def log_density(self, draws: Floats) -> Floats:
         each = [near.log_density(draws) for near in self.near]
-        found: Floats = np.logaddexp.reduce(each, axis=0) - math.log(GROUPS)
+        found: Floats = np.logaddexp.reduce(each, axis=0) - math.log(len(self.near))
         return found
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit
 
 from cbs_lightning.fit.likelihood import LEAST_SIGMA, Floats, softplus
@@ -32,8 +31,9 @@ class Runs:
     means: Floats  # of their log K
     squares: Floats  # sum of their squared deviations from it
     rounding: Floats  # variance of log K because K is a whole number of steps, or of epochs
-    missed_sizes: Floats  # one entry per run that did not reach it
+    missed_sizes: Floats  # that did not reach it, each with the steps run in vain
     missed_log_steps: Floats
+    missed: Floats  # runs of each such pair
 
     @classmethod
     def of(cls, data: Measurements) -> "Runs":
@@ -41,20 +41,23 @@ class Runs:
         means = np.bincount(index, data.log_steps) / seeds
         squares = np.bincount(index, (data.log_steps - means[index]) ** 2).astype(float)
         rounding = np.bincount(index, data.rounding**2 / 3) / seeds
-        missed = data.observations.censored
+        censored = data.observations.censored
+        in_vain = np.column_stack((data.batch_sizes, data.observations.log_steps))[censored]
+        in_vain, missed = np.unique(in_vain, axis=0, return_counts=True)
         return cls(
             sizes,
             seeds.astype(float),
             means,
             squares,
             rounding,
-            data.batch_sizes[missed],
-            data.observations.log_steps[missed],
+            in_vain[:, 0],
+            in_vain[:, 1],
+            missed.astype(float),
         )
 
     @cached_property
     def all_sizes(self) -> Floats:
-        """At which a curve is looked at: those that reached, then one per run that did not."""
+        """At which a curve is looked at: those that reached, then those that did not."""
         return np.concatenate((self.sizes, self.missed_sizes))
 
     @cached_property
@@ -63,9 +66,9 @@ class Runs:
         return np.asarray(self.seeds * np.log(WILD) - np.log1p(-(WILD**self.seeds)), np.float64)
 
     @cached_property
-    def _companions(self) -> NDArray[np.intp]:
-        """How many other runs missed the threshold at the same batch size, one entry per run."""
-        same: NDArray[np.intp] = (self.missed_sizes[:, None] == self.missed_sizes).sum(axis=1)
+    def _companions(self) -> Floats:
+        """How many other runs missed the threshold at the same batch size."""
+        same: Floats = (self.missed_sizes[:, None] == self.missed_sizes) @ self.missed
         return same - 1
 
     def log_likelihood(self, log_steps: Floats, noise: Floats, misfit: Floats) -> Floats:
@@ -83,7 +86,7 @@ class Runs:
             beyond = self.missed_log_steps - at_missed
             chance = (1 - WILD) * _chance_above(beyond / np.sqrt(within + between))
             chance += WILD * _chance_above(beyond / np.sqrt(within + WILD_MISFIT**2))
-            found += (worth * np.log(chance)).sum(axis=1)
+            found += (worth * np.log(chance)) @ self.missed
         likelihood: Floats = found
         return likelihood
 
