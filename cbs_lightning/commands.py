@@ -48,7 +48,7 @@ def option(name: str, value: str | None = None) -> str:
     return typed if value is None else f"{typed}={value}"
 
 
-def output_directory(path: Path) -> str:
+def output_directory(path: Path | str) -> str:
     """How that directory is typed for them: as it is, or OUTPUT_DIR=<path> for make."""
     return str(path) if _is_installed_command() else f"OUTPUT_DIR={path}"
 

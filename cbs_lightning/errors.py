@@ -104,7 +104,10 @@ def output_errors(output_dir: Path) -> Iterator[None]:
 
 def check_writable(output_dir: Path) -> None:
     """Raise `UserError` where nothing can be written there, or where it cannot be made."""
-    there = next(path for path in (output_dir, *output_dir.absolute().parents) if path.exists())
+    try:
+        there = next(each for each in (output_dir, *output_dir.absolute().parents) if each.exists())
+    except OSError as error:
+        raise UserError(f"output_dir={shown(str(output_dir))}: {error.strerror}") from None
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         reason = "cannot be written to" if there.is_dir() else "is not a directory"
         advice = "nothing was written; choose another output_dir"

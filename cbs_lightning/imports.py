@@ -3,10 +3,20 @@
 import gc
 from functools import cache
 
+from cbs_lightning.signals import held_back
+
 
 @cache
 def load_frameworks() -> None:
-    """Import them once per process; later imports work as usual."""
+    """Import them once per process; later imports work as usual.
+
+    A signal takes effect afterwards: compiled code would swallow an exception while it is imported.
+    """
+    with held_back():
+        _import()
+
+
+def _import() -> None:
     was_enabled = gc.isenabled()
     gc.disable()  # among the million objects that imports make, looking for garbage takes long
     try:

@@ -1,6 +1,7 @@
 """Signals: delayed while a run is written, and passed on to earlier handlers."""
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,7 +17,13 @@ TO_STOP = tuple(SECOND)
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """While inside, signals are delayed; they are delivered afterwards."""
+    """While inside, signals are delayed; they are delivered afterwards.
+
+    Only the main thread can do that; in another nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     received: list[int] = []
     before = {number: signal.getsignal(number) for number in TO_STOP}
     for number in TO_STOP:

@@ -394,6 +394,19 @@ def test_an_output_directory_that_cannot_be_made(cli, tmp_path):
     assert outcome.err.endswith("nothing was written; choose another output_dir\n")
 
 
+def test_an_output_directory_whose_name_is_too_long(cli, tmp_path):
+    for sweep in ((), ("-m",)):
+        outcome = cli(*sweep, *TINY, f"output_dir={tmp_path}/{300 * 'n'}")
+        assert_one_clear_line(outcome, ["File name too long"], tmp_path / "n")
+
+
+@pytest.mark.parametrize("sweeper", ["grid", "critical_batch"])
+@pytest.mark.parametrize("empty", ["seed=range(0)", "batch_size=range(3,1)"])
+def test_a_range_without_values_is_no_sweep(cli, tmp_path, sweeper, empty):
+    outcome = cli("-m", f"hydra/sweeper={sweeper}", empty, f"output_dir={tmp_path / 'out'}")
+    assert_one_clear_line(outcome, [f"error: {empty}: has no values"], tmp_path / "out")
+
+
 def test_a_path_with_a_comma_is_told_how_to_be_quoted(cli, tmp_path):
     outcome = cli(*TINY, f"output_dir={tmp_path}/a, b")
     assert_one_clear_line(outcome, ["a comma separates several values"], tmp_path / "a, b")

@@ -107,3 +107,16 @@ def test_the_question_is_explained_where_runs_were_asked_for_different_things(st
     assert found.summary_lines()[1].startswith("  5 of 6 runs were asked for this, the others")
     found, _ = read(study, Question(loss=0.7))
     assert found is not None and not any("asked for" in line for line in found.summary_lines())
+
+
+def test_a_question_that_no_run_can_answer_leaves_the_other_studies_alone(
+    study, monkeypatch, capsys
+):
+    """It once ended in a traceback, and the other studies were not drawn."""
+    make_run(study.parent / "later", "adam", 8, 300, falling=True)
+    monkeypatch.setattr(sys, "argv", ["figures", "--loss=1e-9", str(study.parent)])
+    main()
+    out = capsys.readouterr().out
+    for name in ("mixed", "later"):
+        assert f"{name}: loss <= 1e-09" in out
+        assert (study.parent / name / "loss_1e-09" / "recommendation.json").exists()

@@ -47,3 +47,26 @@ def test_a_sweep_over_thresholds_and_rules_says_which_answer_is_which(cli, tmp_p
         (loss, rule) for loss in (1.9, 1.8) for rule in ("epoch", "middle")
     }
     assert len(stored) == 4
+
+
+def test_every_study_of_a_sweep_has_an_answer_of_its_own(cli, tmp_path):
+    """Nets of two studies once made one curve, and K was the mean of theirs."""
+    given = ("-m", *TINY, "stop.loss=1.8", f"output_dir={tmp_path}", "study=one,other")
+    outcome = cli(*given, "batch_size=128,256")
+    assert outcome.code == 0, outcome.err
+    lines = outcome.out.splitlines()
+    at = [lines.index(f"{name}:") for name in ("one", "other")]
+    answers = [number for number, line in enumerate(lines) if line.startswith("adam tiny: ")]
+    assert len(answers) == 2 and at[0] < answers[0] < at[1] < answers[1]
+    assert sum("(2 runs, seed 0)" in line for line in lines) == 2
+
+
+def test_a_run_counts_once_however_often_a_sweep_asks_for_it(cli, tmp_path):
+    """Of two budgets the one that tells more: a missed threshold is not that of another seed."""
+    given = ("-m", *TINY, "stop.loss=1.8", f"output_dir={tmp_path}", "batch_size=128,256")
+    outcome = cli(*given, "stop.max_steps=1,150", "checkpoint.every_seconds=60,61")
+    assert outcome.code == 0, outcome.err
+    lines = outcome.out.splitlines()
+    assert sum(" exhausted " in line for line in lines) == 4  # rows of the table: all jobs
+    assert sum("(2 runs, seed 0)" in line for line in lines) == 1
+    assert "at no batch size" not in outcome.out

@@ -47,7 +47,8 @@ def _run_alone(cfg: DictConfig) -> Result:
     try:
         _check_alone()
         check_tuning(HydraConfig.get().overrides.task, [completed])
-        if not (Path(completed.output_dir) / completed.study).is_dir():  # else it may be answered
+        # else it may be answered
+        if not os.path.isdir(Path(completed.output_dir) / completed.study):  # noqa: PTH112
             check_writable(Path(completed.output_dir))
     except UserError as error:
         sys.exit(f"error: {error_line(error)}")

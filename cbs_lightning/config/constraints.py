@@ -24,7 +24,8 @@ class Whole:
     def check(self, key: str, value: Any) -> None:
         whole = isinstance(value, int) and not isinstance(value, bool)
         valid = value in self.others if not whole else self.least <= value <= self.most
-        limit = f" and <= {self.most}" if self.most < LARGEST else ""
+        beyond = whole and value > self.most
+        limit = f" and <= {self.most}" if self.most < LARGEST or beyond else ""
         allowed = f"must be a whole number >= {self.least}{limit}{self._or()}"
         if isinstance(value, float) and value.is_integer() and abs(value) < LARGEST:
             allowed += f", such as {int(value)}"

@@ -132,13 +132,19 @@ class Comparison(Sequence[Fit]):
         """Bounds that contain the curve K(b) with probability `level`, at each b."""
         open_unit("level", level)
         sizes = np.atleast_1d(positive_array("b", b))
-        return self.posterior.band(sizes, level) if self.posterior else None
+        if self.posterior is None:
+            return None
+        low, high = self.posterior.band(sizes.ravel(), level)
+        return low.reshape(sizes.shape), high.reshape(sizes.shape)
 
     def prediction_band(self, b: ArrayLike, level: float = 0.9) -> tuple[Floats, Floats] | None:
         """Bounds that contain K of one more run with probability `level`, at each b."""
         open_unit("level", level)
         sizes = np.atleast_1d(positive_array("b", b))
-        return self.posterior.prediction_band(sizes, level) if self.posterior else None
+        if self.posterior is None:
+            return None
+        low, high = self.posterior.prediction_band(sizes.ravel(), level)
+        return low.reshape(sizes.shape), high.reshape(sizes.shape)
 
     @property
     def formula_probability(self) -> float:

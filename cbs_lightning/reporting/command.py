@@ -61,6 +61,13 @@ class OneLineParser(argparse.ArgumentParser):
         sys.exit(f"error: {visible(message)}; {meant}see {self.prog} --help")
 
 
+def directory(text: str) -> Path:
+    """What is typed as a directory; exits if that is nothing, which would be the current one."""
+    if not text:
+        sys.exit(f"error: {output_directory('')}: must name a directory")
+    return Path(text)
+
+
 def check_output_dir(output_dir: Path) -> None:
     """Exit unless the directory exists."""
     if not output_dir.is_dir():
@@ -82,7 +89,7 @@ def _parser(description: str | None) -> argparse.ArgumentParser:
     other = "The answer to another question than a study's own goes into a folder of its own there."
     parser = OneLineParser(description=description, epilog=other)
     parser.add_argument(
-        "output_dir", type=Path, nargs="?", default=Path("outputs"), help="default: outputs"
+        "output_dir", type=directory, nargs="?", default=Path("outputs"), help="default: outputs"
     )
     parser.add_argument("--study", help="a folder in output_dir; default: all")
     parser.add_argument("--variants", help="names, such as 'adam,sgd*'; default: all")

@@ -10,9 +10,11 @@ from pathlib import Path
 
 from cbs_lightning.analysis.prediction_table import Case, cases, rate_curves, scores
 from cbs_lightning.analysis.study import Study, read
+from cbs_lightning.commands import option
 from cbs_lightning.console import count_of, print_lines, visible
-from cbs_lightning.errors import output_errors
+from cbs_lightning.errors import did_you_mean, output_errors
 from cbs_lightning.files import inside, write_atomically
+from cbs_lightning.reporting.command import check_output_dir, directory
 from cbs_lightning.reporting.prediction_tables import (
     branch_table,
     case_table,
@@ -96,22 +98,30 @@ def _csv(found: Iterable[Case]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("output_dir", type=Path, nargs="?", default=Path("outputs"))
+    parser.add_argument("output_dir", type=directory, nargs="?", default=Path("outputs"))
     parser.add_argument("--study", help="only this one")
     parser.add_argument("--loss", default="", help="thresholds, such as 0.5,0.2,0.05")
     parser.add_argument("--published", type=Path, help="a folder with CSV files of studies")
     given = parser.parse_args()
     try:
-        thresholds = [float(each) for each in given.loss.split(",") if each.strip()]
+        thresholds = [float(each) for each in given.loss.split(",")] if given.loss else []
     except ValueError:
         thresholds = [math.nan]
     if not all(0 < each < math.inf for each in thresholds):
         sys.exit(f"error: LOSS={visible(given.loss)}: must be numbers > 0, separated by commas")
+    check_output_dir(given.output_dir)
+    if given.published is not None and not list(given.published.glob("*.csv")):
+        typed = option("published", str(given.published))
+        sys.exit(visible(f"error: {typed}: no folder with CSV files of studies"))
+    names = [path.name for path in studies(given.output_dir)]
+    if given.study is not None and names and given.study not in names:
+        allowed = f"{did_you_mean(given.study, names)}allowed: {', '.join(names)}"
+        sys.exit(visible(f"error: {option('study', given.study)}: {allowed}"))
     lines = []
-    for directory in studies(given.output_dir):
-        if given.study in (None, directory.name):
+    for path in studies(given.output_dir):
+        if given.study in (None, path.name):
             with output_errors(given.output_dir):
-                lines += write_predictions(directory, thresholds, given.published)
+                lines += write_predictions(path, thresholds, given.published)
     print_lines(lines or [f"{given.output_dir}: no run with probes (noise.probes=10 makes some)"])
 
 

@@ -74,7 +74,9 @@ def _write_figures(study: Study, images: dict[str, bytes]) -> str:
     """Fills in `images`, the PNG files by name."""
     pictures = write_figures(study)
     images |= {path.stem: path.read_bytes() for path in pictures[1:] if path.suffix == ".png"}
-    line = f"  Figures: {' '.join(map(str, pictures[:1]))}, and each as PNG and PDF beside it"
+    if not pictures:
+        return "  Figures: none, since there is nothing to draw"
+    line = f"  Figures: {pictures[0]}, and each as PNG and PDF beside it"
     more = left_out(study)
     return f"{line}; {more}" if more else line
 

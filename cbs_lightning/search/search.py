@@ -21,6 +21,7 @@ from cbs_lightning.search.trials import (
     Proposal,
     Trial,
     group_by_batch_size,
+    is_whole,
     least_sfo,
     seeds_left,
 )
@@ -102,6 +103,12 @@ class Search:
 
     def __post_init__(self) -> None:
         sizes = self.batch_sizes
+        if not all(is_whole(size) for size in sizes):
+            raise ValueError(f"batch_sizes must be whole numbers, not {list(sizes)}")
+        if not all(is_whole(seed) for seed in self.seeds):
+            raise ValueError(f"seeds must be whole numbers, not {list(self.seeds)}")
+        if not isinstance(self.predicted, Prediction | None):
+            raise ValueError(f"predicted must be a Prediction, not {self.predicted!r}")
         if not sizes or list(sizes) != sorted({*sizes}) or sizes[0] < 1:
             raise ValueError(f"batch_sizes must be positive and rise, not {list(sizes)}")
         if not self.seeds or len({*self.seeds}) < len(self.seeds):

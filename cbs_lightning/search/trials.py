@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from numbers import Integral
 from statistics import fmean, median
 
 Cell = tuple[int, int]  # effective batch size, seed
@@ -35,6 +36,9 @@ class Trial:
             runs that missed the threshold are compared by it.
         abandoned: whether a search gave up on it; it counts as long as it cost more than the limit.
 
+    Raises:
+        ValueError: a number of samples or steps is none.
+
     >>> reached = Trial(batch_size=16, seed=0, steps=100, steps_run=100, loss=0.2)
     >>> reached.sfo
     1600
@@ -49,6 +53,14 @@ class Trial:
     steps_run: int
     loss: float | None
     abandoned: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in (("batch_size", 1), ("steps", 1), ("steps_run", 0)):
+            value = getattr(self, name)
+            if name == "steps" and value is None:
+                continue
+            if not is_whole(value) or value < least:
+                raise ValueError(f"{name} must be a whole number >= {least}, not {value!r}")
 
     @property
     def sfo(self) -> int | None:
@@ -148,6 +160,10 @@ class Bracket:
             [b for b in batch_sizes if low < b < best and low < nearest],
             [b for b in batch_sizes if best < b < high and furthest < high],
         ]
+
+
+def is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def seeds_left(

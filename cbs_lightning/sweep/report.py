@@ -1,6 +1,5 @@
 """The end of a sweep: all runs, the answer, and where to find the files."""
 
-from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -43,25 +42,27 @@ def report(
     if not console.is_terminal:  # a log has no width
         console = Console(width=160, soft_wrap=True)
     console.print(_table(results, directories))
-    question = Question(within=within)
-    read = {
-        path: Study(path, *read_study(path), question) for path in sorted(studies) if path.is_dir()
-    }
-    found = [result for result in results if result is not None]
-    earlier = _earlier_runs(found, directories, read.values())
-    if earlier:
-        count = len({run.config_hash for run in earlier})
-        line = f"With {count_of(count, 'earlier run')} of the study ({_list_runs(earlier)}):"
-        console.print(visible(line), markup=False, highlight=False, emoji=False)
-    written = [study for path, study in read.items() if studies[path] and study.runs]
-    records = ChainMap(*(study.noise_records for study in read.values()))
-    own = _curves([*found, *earlier], written)
-    answered = [(curve, recommend(curve, within, records)) for curve in own]
-    for line in _answer_lines(answered, [*found, *earlier]):
-        console.print(visible(line), markup=False, highlight=False, emoji=False)
     for path, wanted in studies.items():
-        here = [pair for pair in answered if pair[0].runs[0].study == path.name]
-        _finish(path, read.get(path) if wanted else None, here)
+        found = [
+            result
+            for result, directory in zip(results, directories, strict=True)
+            if result is not None and directory.parent == path
+        ]
+        lines = [f"{path.name}:"] if len(studies) > 1 else []
+        study = Study(path, *read_study(path), Question(within=within)) if path.is_dir() else None
+        answered: Answers = []
+        if study is not None:
+            earlier = _earlier_runs(found, directories, study)
+            if earlier:
+                count = count_of(len({run.config_hash for run in earlier}), "earlier run")
+                lines.append(f"With {count} of the study ({_list_runs(earlier)}):")
+            runs = [*_each_once(found), *earlier]
+            own = _curves(runs, study if wanted and study.runs else None)
+            answered = [(curve, recommend(curve, within, study.noise_records)) for curve in own]
+            lines += _answer_lines(answered, runs)
+        for line in lines:
+            console.print(visible(line), markup=False, highlight=False, emoji=False)
+        _finish(path, study if wanted else None, answered)
 
 
 def _table(results: list[Result | None], directories: list[Path]) -> Table:
@@ -82,13 +83,24 @@ def _table(results: list[Result | None], directories: list[Path]) -> Table:
     return table
 
 
-def _curves(results: list[Result], written: Iterable[Study]) -> list[Curve]:
+def _each_once(results: Iterable[Result]) -> list[Result]:
+    """Each run once for each request, as it was with the budget that tells most."""
+    found: dict[tuple[str, Request], Result] = {}
+    for run in results:
+        key = (run.config_hash, request_of(run))
+        known = found.setdefault(key, run)
+        if (run.steps is not None, run.steps_run) > (known.steps is not None, known.steps_run):
+            found[key] = run
+    return list(found.values())
+
+
+def _curves(results: list[Result], written: Study | None) -> list[Curve]:
     """The curves that answer this sweep's own requests.
 
-    One that also belongs to one of the studies to be written is taken from there, so that it is
-    fitted only once.
+    One that also belongs to the study to be written is taken from there, so that it is fitted only
+    once.
     """
-    known = [curve for study in written for curve in study.recommended_curves]
+    known = written.recommended_curves if written is not None else []
     own = curves(results)
     tuned = [found.curve for found in tuned_curves(own)]
     return [next((same for same in known if same == curve), curve) for curve in [*own, *tuned]]
@@ -136,20 +148,17 @@ def _write(study: Study, answered: Answers) -> None:
         raise refused
 
 
-def _earlier_runs(
-    results: list[Result], directories: list[Path], studies: Iterable[Study]
-) -> list[Result]:
-    """What other runs of the studies, with the same variants, add to this sweep's answer."""
-    asked: dict[tuple[str, str], set[Request]] = {}
+def _earlier_runs(results: list[Result], directories: list[Path], study: Study) -> list[Result]:
+    """What other runs of the study, with the same variants, add to this sweep's answer."""
+    asked: dict[str, set[Request]] = {}
     for run in results:
-        asked.setdefault((run.study, run.variant), set()).add(request_of(run))
+        asked.setdefault(run.variant, set()).add(request_of(run))
     own = {directory.resolve() for directory in directories}
     answers = [
         answer(run.result, run.trajectory, request)
-        for study in studies
         for run in study.runs
         if run.directory.resolve() not in own
-        for request in asked.get((run.result.study, run.result.variant), ())
+        for request in asked.get(run.result.variant, ())
     ]
     return [run for run in answers if run.status is not None]
 

@@ -108,6 +108,8 @@ def _values(overrides: Iterable[Override]) -> Values:
             values[key] = [f"{key}={override.get_value_element_as_str()}"]
         elif override.is_discrete_sweep():
             values[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+            if not values[key]:
+                raise UserError(f"{override.input_line}: has no values")
         else:
             raise UserError(f"{override.input_line}: a grid needs a list of values or a range")
     return values

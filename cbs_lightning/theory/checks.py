@@ -24,7 +24,7 @@ def number(name: str, value: Any) -> float:
 def positive(name: str, value: Any) -> float:
     found = number(name, value)
     if not 0 < found < math.inf:
-        raise ValueError(f"{name} must be positive, not {value}")
+        raise ValueError(f"{name} must be positive and finite, not {value}")
     return found
 
 
@@ -38,7 +38,9 @@ def whole(name: str, value: Any) -> float:
 
 def non_negative(name: str, value: Any) -> float:
     found = number(name, value)
-    if not 0 <= found < math.inf:
+    if not math.isfinite(found):
+        raise ValueError(f"{name} must be finite, not {value}")
+    if found < 0:
         raise ValueError(f"{name} must not be negative, but is {value}")
     return found
 

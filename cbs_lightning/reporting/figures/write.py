@@ -108,11 +108,11 @@ def _figures_of(study: Study) -> Iterator[tuple[str, Figure]]:
     names = _names(study)
     paper = paper_cells(study.name)
     found: dict[str, Figure | None] = {}
-    if study.over_batch_sizes:
+    if study.over_batch_sizes and study.curves:
         for name in QUANTITIES:
             cells = paper if name != "seconds" else None
             yield name, draw(study.name, study.curves, name, cells, study.recommendations)
-    if study.over_batch_sizes and len(study.curves) <= MOST_TOGETHER:
+    if study.over_batch_sizes and 0 < len(study.curves) <= MOST_TOGETHER:
         found["tradeoff"] = draw_tradeoff(study.name, study.curves, study.recommendations)
     for compared in study.lr_comparisons:
         name = names[f"lr_scaling_{compared.variant}"]
