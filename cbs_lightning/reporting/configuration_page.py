@@ -34,9 +34,9 @@ python train.py -m batch_size=16,32,64 seed=0,1,2
 
 With `-m` (a sweep), commas separate values, and all combinations are run: [sweeps.md](sweeps.md).
 `null` means *none* or *automatic*; the description says which. `python train.py --cfg job` prints
-the configuration that a command would use, without training or looking at the values. An unknown key
-or a value that is not allowed ends a command with a one-line message before anything is written. If
-a key is typed twice, the last one counts.
+the configuration that a command would use, without training or looking at the values. An unknown
+key or a value that is not allowed ends a command with a one-line message before anything is
+written. If a key is typed twice, the last one counts.
 
 Terms used below: *b* is the batch size and a *step* one parameter update. A run trains until its
 training loss falls to a threshold; *K* is the number of steps that takes, and *K·b* the number of
