@@ -183,9 +183,13 @@ def test_names_are_text_in_tensorboard(tmp_path, name):
 
 def test_names_are_text_at_the_end_of_a_sweep(tmp_path, capsys):
     result = make_run(tmp_path / "study", "adam", 8, 2)
-    results = [replace(result, variant=name) for name in NAMES if len(name) < 40]
+    results = [
+        replace(result, variant=name, config_hash=f"{number:016x}")
+        for number, name in enumerate(NAMES)
+        if len(name) < 40
+    ]
     directory = tmp_path / "study" / "[red]x\x1b[2J"
-    report([*results, None], [directory] * (len(results) + 1), {})
+    report([*results, None], [directory] * (len(results) + 1), {directory.parent: False})
     out = capsys.readouterr().out
     assert_plain(out)
     for name in ("[red]markup[/red] :skull:", r"escape \x1b]0;owned\x07\x1b[2J", r"two\nlines"):
