@@ -10,6 +10,7 @@ from cbs_lightning.analysis.study import Question, read
 from cbs_lightning.errors import UserError
 from cbs_lightning.reporting import study_files
 from cbs_lightning.reporting.figures.__main__ import main
+from cbs_lightning.reporting.prediction import main as main_of_prediction
 from cbs_lightning.reporting.report.__main__ import main as main_of_report
 from cbs_lightning.results import store
 from cbs_lightning.results.result import answer
@@ -120,3 +121,21 @@ def test_a_question_that_no_run_can_answer_leaves_the_other_studies_alone(
     for name in ("mixed", "later"):
         assert f"{name}: loss <= 1e-09" in out
         assert (study.parent / name / "loss_1e-09" / "recommendation.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (["--study=mixd"], "STUDY=mixd: did you mean mixed? allowed: mixed"),
+        (["--published=nowhere"], "PUBLISHED=nowhere: no folder with CSV files of studies"),
+        (["--loss=0.5,,0.2"], "LOSS=0.5,,0.2: must be numbers > 0, separated by commas"),
+        (["--", ""], "OUTPUT_DIR=: must name a directory"),
+    ],
+)
+def test_a_question_about_predictions_is_checked(study, monkeypatch, typed, told):
+    """These were ignored, with an exit code of 0."""
+    output_dir = [] if "--" in typed else [str(study.parent)]
+    monkeypatch.setattr(sys, "argv", ["prediction", *typed, *output_dir])
+    with pytest.raises(SystemExit) as error:
+        main_of_prediction()
+    assert error.value.code == f"error: {told}"

@@ -43,9 +43,7 @@ def for_every_study(description: str | None, write: Callable[[Path, Question], l
     if errors:
         sys.exit("\n".join(f"error: {line}" for line in errors))
     check_output_dir(output_dir)
-    if not found and arguments.study and (names := [path.name for path in studies(output_dir)]):
-        allowed = f"{did_you_mean(arguments.study, names)}allowed: {', '.join(names)}"
-        sys.exit(visible(f"error: {option('study', arguments.study)}: {allowed}"))
+    check_study(arguments.study, output_dir)
     if not found:
         one, study = train_command(), f"{train_command()} -m experiment=digits"
         print_line(f"{output_dir}: no runs yet; {one} makes one, {study} a whole study")
@@ -72,6 +70,14 @@ def check_output_dir(output_dir: Path) -> None:
     """Exit unless the directory exists."""
     if not output_dir.is_dir():
         sys.exit(visible(f"error: {output_directory(output_dir)}: no such directory"))
+
+
+def check_study(name: str | None, output_dir: Path) -> None:
+    """Exit if there are studies, but none of that name; None: all are meant."""
+    names = [path.name for path in studies(output_dir)]
+    if name is not None and names and name not in names:
+        allowed = f"{did_you_mean(name, names)}allowed: {', '.join(names)}"
+        sys.exit(visible(f"error: {option('study', name)}: {allowed}"))
 
 
 def _refuse_variables_of_make(words: list[str]) -> None:

@@ -12,9 +12,9 @@ from cbs_lightning.analysis.prediction_table import Case, cases, rate_curves, sc
 from cbs_lightning.analysis.study import Study, read
 from cbs_lightning.commands import option
 from cbs_lightning.console import count_of, print_lines, visible
-from cbs_lightning.errors import did_you_mean, output_errors
+from cbs_lightning.errors import output_errors
 from cbs_lightning.files import inside, write_atomically
-from cbs_lightning.reporting.command import check_output_dir, directory
+from cbs_lightning.reporting.command import check_output_dir, check_study, directory
 from cbs_lightning.reporting.prediction_tables import (
     branch_table,
     case_table,
@@ -113,10 +113,7 @@ def main() -> None:
     if given.published is not None and not list(given.published.glob("*.csv")):
         typed = option("published", str(given.published))
         sys.exit(visible(f"error: {typed}: no folder with CSV files of studies"))
-    names = [path.name for path in studies(given.output_dir)]
-    if given.study is not None and names and given.study not in names:
-        allowed = f"{did_you_mean(given.study, names)}allowed: {', '.join(names)}"
-        sys.exit(visible(f"error: {option('study', given.study)}: {allowed}"))
+    check_study(given.study, given.output_dir)
     lines = []
     for path in studies(given.output_dir):
         if given.study in (None, path.name):
